@@ -1,0 +1,27 @@
+# Each goal sets up .venv by itself from a fresh clone; PYTHON picks the interpreter.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test slow lint clean
+
+demo: .venv/ready
+	$(BIN)/python experiments/demo.py
+
+test: lint
+	$(BIN)/pytest
+
+slow: .venv/ready
+	$(BIN)/pytest -m slow
+
+lint: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+.venv/ready: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,29 @@
+"""Noise transition matrices for multi-label data: how noisy is each label, and which labels are wrong."""
+
+from mlt_jax.anchors import dual_t, t_estimator
+from mlt_jax.cooccurrence import Tables, count
+from mlt_jax.estimator import Status, TransitionEstimate, estimate_all, estimate_from_tables, estimate_pair
+from mlt_jax.labels import Labels, as_labels
+from mlt_jax.recipe import estimate
+from mlt_jax.selection import losses_from_probs, select_clean
+from mlt_jax.uncertainty import bootstrap
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Labels",
+    "Status",
+    "Tables",
+    "TransitionEstimate",
+    "as_labels",
+    "bootstrap",
+    "count",
+    "dual_t",
+    "estimate",
+    "estimate_all",
+    "estimate_from_tables",
+    "estimate_pair",
+    "losses_from_probs",
+    "select_clean",
+    "t_estimator",
+]

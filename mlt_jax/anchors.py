@@ -1,0 +1,67 @@
+"""Transition matrices from anchor points: the paper's baselines T-estimator and Dual-T.
+
+Both read T off the examples a classifier of the *noisy* labels is surest of. The released code takes, for each class,
+the epoch with the least validation loss; pass the probabilities of that epoch.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from mlt_jax.labels import Labels, as_labels, as_matrix
+
+
+def t_estimator(
+    probs: Any, labels: Any, *, quantile: float | None = None, observed: Any = None, coding: str = "01"
+) -> Float[Array, "q 2 2"]:
+    """T whose row v is the predicted noisy posterior of the example that looks most like v.
+
+    Args:
+      probs: (n, q) predicted P(noisy_j = 1).
+      labels: (n, q); only the mask of observed cells is used.
+      quantile: 0.97 is the paper's "97 %": examples at or above this quantile of the posterior of v are passed over.
+    """
+    p, known, _ = _door(probs, labels, observed, coding)
+    return jnp.asarray(_anchor_rows(p, known, quantile), jnp.result_type(float))
+
+
+def dual_t(
+    probs: Any, labels: Any, *, quantile: float | None = None, observed: Any = None, coding: str = "01"
+) -> Float[Array, "q 2 2"]:
+    """T-estimator's T times the frequencies P(noisy | predicted), predictions being `probs > 0.5`.
+
+    Arguments as in `t_estimator`. Where a class is never predicted to have value v, P(noisy = v | predicted = v) is 1.
+    """
+    p, known, values = _door(probs, labels, observed, coding)
+    predicted = np.stack([p <= 0.5, p > 0.5]) & known
+    given = np.stack([values == 0, values == 1]) & known
+    joint = np.einsum("anq,bnq->qab", predicted.astype(np.float64), given.astype(np.float64))
+    size = joint.sum(2, keepdims=True)
+    frequency = np.where(size > 0, joint / np.maximum(size, 1), np.eye(2))
+    return jnp.asarray(_anchor_rows(p, known, quantile) @ frequency, jnp.result_type(float))
+
+
+def _door(probs: Any, labels: Any, observed: Any, coding: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    if np.ndim(probs) == 3:
+        raise ValueError(f"probs: shape {np.shape(probs)}; pick one epoch, (n, q): the least validation loss is usual")
+    checked: Labels = as_labels(labels, coding=coding, observed=observed)
+    known = checked.observed if checked.observed is not None else np.ones(checked.values.shape, bool)
+    if not known.any(axis=0).all():
+        raise ValueError(f"observed: class {int((~known.any(axis=0)).argmax())} has no observed label; leave it out")
+    return as_matrix(probs, checked, name="probs", low=0, high=1).astype(np.float64), known, checked.values
+
+
+def _anchor_rows(p: np.ndarray, known: np.ndarray, quantile: float | None) -> np.ndarray:
+    if quantile is not None and not 0 < quantile < 1:
+        raise ValueError(f"quantile: {quantile}; pass a number strictly between 0 and 1, such as 0.97, or None")
+    posterior = np.where(known, np.stack([1 - p, p]), np.nan)
+    surest = np.where(known, posterior, -1)
+    if quantile is not None:
+        cut = np.nanquantile(posterior, quantile, axis=1, keepdims=True, method="higher")
+        # All at or above the cut means that all are equal: then any example is the anchor.
+        below = np.where(posterior < cut, posterior, -1)
+        surest = np.where((below >= 0).any(axis=1, keepdims=True), below, surest)
+    sure = np.take_along_axis(posterior, surest.argmax(axis=1)[:, None], axis=1)[:, 0]
+    return np.stack([np.stack([sure[0], 1 - sure[0]], -1), np.stack([1 - sure[1], sure[1]], -1)], 1)

@@ -1,0 +1,133 @@
+"""Counts of co-occurring labels: over all examples (E) and over the examples selected as clean (M), for all pairs.
+
+Every table is indexed `[j, i]`: class j whose noise is in question, partner i whose label is looked at beside it.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Shaped
+
+from mlt_jax.labels import Labels, as_labels, as_mask
+
+# A float32 sum of ones is exact up to here, so each product of this many rows is; the products are added as integers.
+_EXACT_ROWS = 2**24 - 1
+_CHUNK_CELLS = 2**26
+
+
+class Tables(NamedTuple):
+    """Integer counts for all pairs; totals are `(q, 1)`, or `(q, q)` when some cells are unobserved.
+
+    With a mask, only examples where both labels of the pair are observed count for that pair.
+    """
+
+    both: Int[Array, "q q"]  # noisy_j = 1 and noisy_i = 1
+    pos: Int[Array, "q q"]  # selected_j, noisy_j = 1 and noisy_i = 1
+    neg: Int[Array, "q q"]  # selected_j, noisy_j = 0 and noisy_i = 1
+    partner: Int[Array, "#q q"]  # noisy_i = 1
+    total: Int[Array, "#q #p"]  # examples
+    total_both: Int[Array, "q #p"]  # noisy_j = 1
+    total_pos: Int[Array, "q #p"]  # selected_j, noisy_j = 1
+    total_neg: Int[Array, "q #p"]  # selected_j, noisy_j = 0
+
+    def merge(self, other: "Tables") -> "Tables":
+        """Tables of both data sets together (from two batches, or two machines)."""
+        if self.both.shape != other.both.shape:
+            raise ValueError(f"other: has {len(other.both)} classes, these tables have {len(self.both)}")
+        q = len(self.both)
+        if self.total_both.shape != other.total_both.shape:
+            self, other = _per_pair(self, q), _per_pair(other, q)
+        n = int(np.max(self.total)) + int(np.max(other.total))
+        if n >= 2**31:
+            raise ValueError(f"other: together {n} examples; counts are 32-bit, keep them below 2**31")
+        return Tables(*(a + b for a, b in zip(self, other, strict=True)))
+
+    def update(self, labels: Any, selected: Any, **kwargs: Any) -> "Tables":
+        """These tables plus one more batch; arguments as in `count`."""
+        return self.merge(count(labels, selected, **kwargs))
+
+    def groups(self) -> tuple[Int[Array, "4 rows q"], Int[Array, "4 rows #p"]]:
+        """The same counts by disjoint groups of examples: how often noisy_i = 1, and out of how many.
+
+        Groups of class j: selected positives, selected negatives, unselected positives, unselected negatives.
+        """
+        ones = jnp.stack([self.pos, self.neg, self.both - self.pos, self.partner - self.both - self.neg])
+        unselected = self.total - self.total_both - self.total_neg
+        return ones, jnp.stack([self.total_pos, self.total_neg, self.total_both - self.total_pos, unselected])
+
+    def probabilities(self) -> "Probabilities":
+        """The frequencies that enter the paper's systems (labels pro_two_labels and pro_condition)."""
+        dtype = jnp.result_type(float)
+
+        def ratio(count: Array, total: Array) -> Array:
+            return count.astype(dtype) / jnp.maximum(total, 1).astype(dtype)
+
+        return Probabilities(
+            m_j=ratio(self.total_both, self.total),
+            m_i=ratio(self.partner, self.total),
+            e=ratio(self.both, self.total),
+            a=ratio(self.neg, self.total_neg),
+            b=ratio(self.pos, self.total_pos),
+        )
+
+
+class Probabilities(NamedTuple):
+    """Frequencies for all pairs `[j, i]`; see `estimator.estimate_pair`."""
+
+    m_j: Float[Array, "q #p"]  # P(noisy_j = 1)
+    m_i: Float[Array, "#q q"]  # P(noisy_i = 1)
+    e: Float[Array, "q q"]  # P(noisy_j = 1, noisy_i = 1)
+    a: Float[Array, "q q"]  # P(noisy_i = 1 | clean_j = 0), over the selected
+    b: Float[Array, "q q"]  # P(noisy_i = 1 | clean_j = 1), over the selected
+
+
+def count(labels: Any, selected: Any, *, observed: Any = None, coding: str = "01") -> Tables:
+    """Tables of all q x q pairs from labels (n, q) and the mask (n, q) of cells taken as clean.
+
+    Three matrix products, `Y'Y`, `(S*Y)'Y` and `(S*(1-Y))'Y`; with a mask of observed cells four more for the totals.
+    Counts are exact for n < 2**31.
+    """
+    checked = as_labels(labels, coding=coding, observed=observed)
+    return count_checked(checked, as_mask(selected, checked, name="selected"))
+
+
+def count_checked(labels: Labels, selected: np.ndarray) -> Tables:
+    """`count` on inputs that went through the door already."""
+    n, q = labels.values.shape
+    rows = max(1, min(_EXACT_ROWS, _CHUNK_CELLS // q))
+    tables = None
+    for start in range(0, n, rows):
+        chunk = slice(start, start + rows)
+        seen = labels.observed[chunk] if labels.observed is not None else None
+        part = count_arrays(labels.values[chunk], selected[chunk], seen)
+        tables = part if tables is None else tables.merge(part)
+    assert tables is not None  # labels are never empty
+    return tables
+
+
+@jax.jit
+def count_arrays(
+    y: Shaped[Array | np.ndarray, "n q"],
+    s: Shaped[Array | np.ndarray, "n q"],
+    o: Shaped[Array | np.ndarray, "n q"] | None = None,
+    weight: Int[Array, "n"] | None = None,
+) -> Tables:
+    """`count` of 0/1 arrays in one go, for fewer than 2**24 examples; `weight` says how often each example counts."""
+
+    def product(left: Bool[Array, "n q"], right: Bool[Array, "n p"]) -> Int[Array, "q p"]:
+        rows = left.astype(jnp.float32) if weight is None else left.astype(jnp.float32) * weight[:, None].astype(float)
+        return jnp.dot(rows.T, right.astype(jnp.float32), precision="highest").astype(jnp.int32)
+
+    y, s = jnp.asarray(y, bool), jnp.asarray(s, bool)
+    o = None if o is None else jnp.asarray(o, bool)
+    s = s if o is None else s & o
+    seen = jnp.ones((len(y), 1), bool) if o is None else o
+    pos, neg = s & y, s & ~y
+    return Tables(product(y, y), product(pos, y), product(neg, y), product(seen, y), product(seen, seen),
+                  product(y, seen), product(pos, seen), product(neg, seen))  # fmt: skip
+
+
+def _per_pair(tables: Tables, q: int) -> Tables:
+    return Tables(*(jnp.broadcast_to(table, (q, q)) for table in tables))

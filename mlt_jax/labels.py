@@ -1,0 +1,309 @@
+"""What labels are: whatever the user passes goes through here once and comes out in one checked form."""
+
+from collections import Counter
+from itertools import chain, pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float32, Shaped, UInt8
+
+
+class Labels(NamedTuple):
+    """Checked labels of n examples and q classes; `as_labels` makes them."""
+
+    values: UInt8[np.ndarray, "n q"]  # 0/1; unobserved cells are 0
+    observed: Bool[np.ndarray, "n q"] | None  # None when every cell is observed
+    classes: tuple[str, ...] | None  # the q class names
+
+
+Names = tuple[str, ...] | None
+Bound = int | float | None
+PRESENT, DIFFICULT, ABSENT, UNKNOWN = "present", "difficult and so present", "absent", "unknown"
+CODINGS = {
+    "01": {0: ABSENT, 1: PRESENT},
+    "pm1": {-1: ABSENT, 1: PRESENT},
+    "voc": {-1: ABSENT, 0: DIFFICULT, 1: PRESENT},
+    "uncertain": {-1: UNKNOWN, 0: ABSENT, 1: PRESENT},
+}
+_LISTS = "a list of lists holds class indices, for a 0/1 matrix pass np.array(...)"
+
+
+def as_labels(
+    labels: Any,
+    *,
+    coding: str = "01",
+    observed: Any = None,
+    num_classes: int | None = None,
+    classes: Any = None,
+    name: str = "labels",
+) -> Labels:
+    """Labels in the one checked form the library works on.
+
+    labels: one of
+      - (n, q) array (numpy, jax) of bool, integers or floats; a bool or uint8 0/1 array is not copied;
+      - scipy.sparse (n, q), any format; explicit zeros are fine, duplicate entries are summed;
+      - pandas DataFrame: its columns name the classes unless they are just 0..q-1, rows count by position;
+      - list of lists: ALWAYS the class indices of each example (cleanlab's form), `[[0, 2], [], [1]]`, never rows
+        of 0/1; a list of arrays is read the same way;
+      - `Labels`, which are checked again and come back equal, whatever `coding` says.
+    coding: what the numbers mean; it is never guessed.
+      "01": 0 absent, 1 present.  "pm1": -1 absent, 1 present.
+      "voc": -1 absent, 0 only difficult objects, which counts as present, 1 present.
+      "uncertain": -1 unknown (an unobserved cell), 0 absent, 1 present.
+      Sparse matrices take "01" and "uncertain", lists of lists "01".
+    observed: (n, q) True where the label is known; what `labels` hold elsewhere is ignored, be it NaN.
+    num_classes: q for a list of lists (else the number of `classes`, else the largest index + 1); checked otherwise.
+    classes: q distinct names; the columns of a DataFrame must have the same names and are put in this order.
+    name: what errors call `labels`.
+    """
+    if coding not in CODINGS:
+        raise ValueError(f"coding: {coding!r} is unknown; pass {_explain(*CODINGS)}")
+    if num_classes is not None and num_classes < 1:
+        raise ValueError(f"num_classes: {num_classes}; pass at least 1")
+    names = None if classes is None else _class_names(classes)
+    masks = [observed]
+    if isinstance(labels, Labels):
+        if names is not None and labels.classes not in (None, names):
+            raise ValueError(f"classes: {name} already have other class names; leave classes= out")
+        coding, names = "01", names or labels.classes
+        labels, masks = labels.values, [observed, labels.observed]
+    if isinstance(labels, list | tuple):
+        if coding != "01":
+            raise ValueError(f'coding: "{coding}" says nothing about lists of class indices; leave it out')
+        grid = _from_lists(labels, len(names) if num_classes is None and names else num_classes, name)
+    else:
+        if _is_sparse(labels) and coding in ("pm1", "voc"):
+            raise ValueError(f'coding: in "{coding}" 0 is not absent, in sparse {name} it is; pass {name}.toarray()')
+        if _is_frame(labels):
+            names = names or _column_names(labels, name)
+            labels = _reordered(labels, name, names)
+        grid = _dense(labels, name)
+    if grid.ndim != 2 or 0 in grid.shape:
+        raise ValueError(f"{name}: shape {grid.shape}; pass (n, q), at least one example and one class")
+    q = grid.shape[1]
+    if num_classes not in (None, q):
+        raise ValueError(f"num_classes: {num_classes}, {name} have {q} columns; leave it out or correct it")
+    if names is not None and len(names) != q:
+        raise ValueError(f"classes: {len(names)} names, {name} have {q} columns; pass one name per column")
+    known = [_mask(mask, "observed", grid.shape, names) for mask in masks if mask is not None]
+    return _decode(grid, coding, np.logical_and.reduce(known) if known else None, names, name)
+
+
+def as_matrix(
+    array: Any, like: Labels, *, name: str, low: Bound = None, high: Bound = None, lead: bool = False
+) -> Float32[np.ndarray, "*epochs n q"]:
+    """The (n, q) float32 matrix of finite numbers in [low, high] that goes with the labels `like`.
+
+    array: (n, q) of real numbers, or a DataFrame, whose columns are put in the order of the class names. With `lead`
+    also (epochs, n, q) or a list of DataFrames; the result is then (epochs, n, q), with epochs = 1 for an (n, q) array.
+    Numbers at unobserved cells are not checked: those not finite or out of range become 0. float32 is not copied.
+    """
+    given = _fitted(array, name, like.values.shape, like.classes, lead)
+    with np.errstate(over="ignore"):  # too large for float32 becomes inf, which is reported below
+        matrix = given.astype(np.float32, copy=False)
+    fine = np.isfinite(matrix)
+    if low is not None:
+        fine &= matrix >= low
+    if high is not None:
+        fine &= matrix <= high
+    if fine.all():
+        return matrix
+    lower, upper = -np.inf if low is None else low, np.inf if high is None else high
+    allowed = "finite values" if low is high is None else f"values in [{lower:g}, {upper:g}]"
+    _reject(given, ~fine, like.observed, name, like.classes, f"pass {allowed}")
+    return np.where(fine, matrix, np.float32(0))
+
+
+def as_mask(array: Any, like: Labels, *, name: str) -> Bool[np.ndarray, "n q"]:
+    """The (n, q) bool mask that goes with the labels `like`; False at unobserved cells, whatever stood there.
+
+    array: (n, q) of bool or 0/1: array, DataFrame (columns are put in the order of the class names) or scipy.sparse.
+    """
+    return _mask(array, name, like.values.shape, like.classes, like.observed)
+
+
+def to_lists(labels: Labels) -> list[list[int]]:
+    """The indices of each example's present classes, ascending: cleanlab's form. Unobserved cells are not listed."""
+    rows, columns = np.nonzero(labels.values)
+    ends = np.searchsorted(rows, np.arange(len(labels.values) + 1)).tolist()
+    flat = columns.tolist()
+    return [flat[start:end] for start, end in pairwise(ends)]
+
+
+def _decode(
+    grid: Shaped[np.ndarray, "n q"], coding: str, observed: Bool[np.ndarray, "n q"] | None, names: Names, name: str
+) -> Labels:
+    if coding == "01" and grid.dtype in (np.uint8, np.bool_) and grid.max() <= 1:
+        values = grid.view(np.uint8)
+    else:
+        hits = {code: grid == code for code in CODINGS[coding]}
+        if sum(map(np.count_nonzero, hits.values())) < grid.size:
+            allowed = " or ".join(map(str, hits)) + (f' (coding "{coding}")' if coding != "01" else "")
+            others = "; or " + _explain(*(other for other in CODINGS if other != coding))
+            hints = {-1: others, 0: others, "nan": ", or observed= with False where it is unknown"}
+            illegal = ~np.logical_or.reduce(list(hits.values()))
+            _reject(grid, illegal, observed, name, names, f"pass {allowed}", hints)
+        values = (hits[1] | hits[0] if CODINGS[coding].get(0) == DIFFICULT else hits[1]).view(np.uint8)
+        if CODINGS[coding].get(-1) == UNKNOWN:
+            observed = ~hits[-1] if observed is None else observed & ~hits[-1]
+    if observed is None or observed.all():
+        return Labels(values, None, names)
+    return Labels(values & observed, observed, names)
+
+
+def _from_lists(rows: list[Any] | tuple[Any, ...], q: int | None, name: str) -> UInt8[np.ndarray, "n q"]:
+    """The 0/1 matrix of lists of class indices; Python loops over rows only, except to find the culprit."""
+    lists = [row.tolist() if hasattr(row, "tolist") else row for row in rows]
+    for i, row in enumerate(lists):
+        if not isinstance(row, list | tuple):
+            raise TypeError(f"{name}: row {i} is {row!r}; pass a list of class indices per example ({_LISTS})")
+    flat = list(chain.from_iterable(lists))
+    row_of = np.repeat(np.arange(len(lists)), [len(row) for row in lists])
+    odd = {kind for kind in set(map(type, flat)) if kind is bool or not issubclass(kind, int | np.integer)}
+    if odd:
+        k = next(k for k, index in enumerate(flat) if type(index) in odd)
+        raise TypeError(f"{name}: row {row_of[k]} has class index {flat[k]!r}; pass integers ({_LISTS})")
+    q = max(flat, default=-1) + 1 if q is None else q
+    if flat and not 0 <= min(flat) <= max(flat) < q:
+        k = next(k for k, index in enumerate(flat) if not 0 <= index < q)
+        raise ValueError(f"{name}: row {row_of[k]} has class index {flat[k]} of {q} classes; pass 0 to {q - 1}")
+    values = np.zeros((len(lists), q), np.uint8)
+    values[row_of, np.array(flat, np.intp)] = 1
+    if np.count_nonzero(values) != len(flat):
+        i = next(i for i, row in enumerate(lists) if len(set(row)) < len(row))
+        twice = next(index for index in lists[i] if lists[i].count(index) > 1)
+        raise ValueError(f"{name}: row {i} repeats class index {twice}; pass it once ({_LISTS})")
+    return values
+
+
+def _mask(
+    array: Any, name: str, shape: tuple[int, ...], classes: Names, observed: Bool[np.ndarray, "n q"] | None = None
+) -> Bool[np.ndarray, "n q"]:
+    given = _fitted(array, name, shape, classes)
+    mask = given == 1
+    _reject(given, ~mask & (given != 0), observed, name, classes, "pass True or False, or 1 or 0")
+    return mask if observed is None else mask & observed
+
+
+def _fitted(array: Any, name: str, shape: tuple[int, ...], classes: Names, lead: bool = False) -> np.ndarray:
+    """`array` as numpy, of the labels' shape and column order."""
+    if lead and isinstance(array, list | tuple) and any(map(_is_frame, array)):
+        return np.concatenate([_fitted(epoch, name, shape, classes, lead) for epoch in array])
+    if _is_frame(array):
+        places = tuple(map(str, range(shape[1])))
+        if classes or set(_column_names(array, name) or ()) == set(places):  # without any names, numbers can tell
+            array = _reordered(array, name, classes or places)
+    grid = _dense(array, name)
+    if grid.shape[-2:] != shape or grid.ndim not in ((2, 3) if lead else (2,)) or 0 in grid.shape:
+        forms = "(n, q) or (epochs, n, q)" if lead else "(n, q)"
+        raise ValueError(f"{name}: shape {grid.shape}, labels have {shape}; pass {forms}")
+    return grid[None] if lead and grid.ndim == 2 else grid
+
+
+def _dense(array: Any, name: str) -> np.ndarray:
+    """`array` as a numpy array of real numbers; missing values of DataFrames become NaN."""
+    if _is_frame(array):
+        return _dense_frame(array, name)
+    if isinstance(array, np.ma.MaskedArray):
+        raise TypeError(f"{name}: a masked array; pass its .filled(0), with observed= the cells that are not masked")
+    sparse = _is_sparse(array)
+    if not sparse:
+        try:
+            array = np.asarray(array)
+        except ValueError as error:
+            lengths = [len(row) if hasattr(row, "__len__") else 0 for row in array]
+            i = next((i for i, length in enumerate(lengths) if length != lengths[0]), 0)
+            found = f"row {i} has length {lengths[i]}, row 0 {lengths[0]}" if i else str(error)
+            raise ValueError(f"{name}: {found}; pass rows of equal length") from None
+        if array.dtype.type.__module__ == "ml_dtypes":  # bfloat16 and its kin are no numbers to numpy
+            return array.astype(np.float32)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{name}: dtype {array.dtype}, shape {array.shape}; pass an (n, q) array of real numbers")
+    if not sparse or array.ndim != 2:
+        return array.toarray() if sparse else array
+    csr = array.astype(np.float64).tocsr()  # float64 before summing: duplicate bools and uint8 would not add up
+    csr.sum_duplicates()
+    with np.errstate(invalid="ignore"):
+        small = csr.data.astype(np.int8)
+    if (small == csr.data).all():  # an eighth of the memory once dense
+        csr = type(csr)((small, csr.indices, csr.indptr), shape=csr.shape)
+    return csr.toarray()
+
+
+def _dense_frame(frame: Any, name: str) -> np.ndarray:
+    if 0 in frame.shape:
+        return np.zeros(frame.shape)
+    if any(dtype.kind == "O" for dtype in frame.dtypes):
+        frame = frame.convert_dtypes()  # bools or integers beside None arrive as objects
+    for column, dtype in zip(frame.columns, frame.dtypes, strict=True):
+        if dtype.kind not in "biuf":
+            raise TypeError(f'{name}: column "{column}" has dtype {dtype}; pass real numbers')
+    if len(set(frame.dtypes)) == 1 and isinstance(frame.dtypes.iloc[0], np.dtype):
+        return frame.to_numpy()
+    return frame.to_numpy(dtype=np.float64, na_value=np.nan)
+
+
+def _reordered(frame: Any, name: str, classes: Names) -> Any:
+    """The frame with its columns in the order of `classes`; untouched where either has no names."""
+    columns = _column_names(frame, name)
+    if columns is None or classes is None or columns == classes:
+        return frame
+    place = {column: k for k, column in enumerate(columns)}
+    for missing in (c for c in classes if c not in place):
+        raise ValueError(f'{name}: column "{missing}" is missing; pass one column per class')
+    wanted = set(classes)
+    for extra in (c for c in columns if c not in wanted):
+        raise ValueError(f'{name}: column "{extra}" is none of the classes; drop it')
+    return frame.iloc[:, [place[c] for c in classes]]
+
+
+def _column_names(frame: Any, name: str) -> Names:
+    columns = list(frame.columns)
+    return None if columns == list(range(len(columns))) else _class_names(list(map(str, columns)), name)
+
+
+def _class_names(names: Any, name: str = "classes") -> tuple[str, ...]:
+    if isinstance(names, str) or not np.iterable(names) or not all(isinstance(entry, str) for entry in names):
+        raise TypeError(f"{name}: {names!r}; pass a list of strings")
+    names = tuple(map(str, names))
+    if len(set(names)) < len(names):
+        (twice, times), *_ = Counter(names).most_common(1)
+        raise ValueError(f'{name}: class name "{twice}" occurs {times} times; pass distinct names')
+    return names
+
+
+def _reject(
+    grid: Shaped[np.ndarray, "*epochs n q"],
+    bad: Bool[np.ndarray, "*epochs n q"],
+    observed: Bool[np.ndarray, "n q"] | None,
+    name: str,
+    classes: Names,
+    remedy: str,
+    hints: dict[Any, str] | None = None,
+) -> None:
+    """Raises for the first bad cell that is observed, if there is one; `hints` add to the remedy by value."""
+    if observed is not None:
+        bad = bad & observed
+    if not bad.any():
+        return
+    *epoch, row, column = place = np.unravel_index(bad.argmax(), bad.shape)
+    value = grid[place]
+    where = f"epoch {epoch[0]}, " if epoch else ""
+    label = f' ("{classes[column]}")' if classes else ""
+    hint = (hints or {}).get("nan" if np.isnan(value) else value, "")
+    raise ValueError(f"{name}: {where}row {row}, column {column}{label} is {value!s}; {remedy}{hint}")
+
+
+def _explain(*codings: str) -> str:
+    def meanings(coding: str) -> str:
+        return ", ".join(f"{code} {meaning}" for code, meaning in CODINGS[coding].items())
+
+    return ", ".join(f'coding="{coding}" ({meanings(coding)})' for coding in codings)
+
+
+def _is_frame(array: Any) -> bool:
+    return hasattr(array, "columns") and hasattr(array, "iloc")  # pandas is not imported to ask
+
+
+def _is_sparse(array: Any) -> bool:
+    return hasattr(array, "tocoo")

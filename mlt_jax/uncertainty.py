@@ -1,0 +1,123 @@
+"""Standard errors of estimated rates: the delta method on per-example influences, and a bootstrap.
+
+Counts are sums over independent examples and the rates a function f of them, so one more example moves the rates by
+the gradient of f at the counts of its group, and `Var[rates]` is the sum of the squared moves (their mean is zero: f
+does not change when all counts grow together). Partners share examples; the influences know that, a per-partner
+formula averaged over partners does not. With one partner this is the 8-cell multinomial of (noisy_j, selected_j,
+noisy_i).
+
+What the errors leave out: which partner a rule picks, and the selection itself, are taken as given.
+"""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
+
+from mlt_jax.cooccurrence import Tables, count_arrays
+from mlt_jax.estimator import estimate_from_tables, map_classes, partner_ranks, solve_class
+from mlt_jax.labels import Labels, as_labels, as_mask
+
+_CHUNK_CELLS = 2**25
+
+
+def standard_errors(
+    tables: Tables,
+    labels: Labels,
+    selected: np.ndarray,
+    *,
+    aggregate: str = "joint",
+    assume: str = "general",
+    num_partners: int | None = None,
+    key: PRNGKeyArray | None = None,
+) -> Float[Array, "q 2"]:
+    """Delta-method standard errors of (rho_neg, rho_pos); arguments as in `estimate_all`, inputs checked already.
+
+    Bounds are left out, so that an estimate that lies on one (a rate of 0, say) keeps its error.
+    """
+    rank = partner_ranks(tables, aggregate=aggregate, assume=assume, num_partners=num_partners, key=key)
+    per_one, per_example = _gradients(tables, rank, aggregate=aggregate, assume=assume)
+    n, q = labels.values.shape
+    rows = max(1, _CHUNK_CELLS // (8 * q))
+    known = labels.observed if labels.observed is not None else np.broadcast_to(np.True_, labels.values.shape)
+    total = jnp.zeros((q, 2), per_one.dtype)
+    for start in range(0, n, rows):
+        part = slice(start, start + rows)
+        total += _squared_influence(labels.values[part], selected[part], known[part], per_one, per_example, assume)
+    return jnp.sqrt(total)
+
+
+def bootstrap(
+    key: PRNGKeyArray,
+    labels: Any,
+    selected: Any,
+    *,
+    num_samples: int = 200,
+    aggregate: str = "joint",
+    assume: str = "general",
+    min_selected: int = 50,
+    observed: Any = None,
+    coding: str = "01",
+) -> Float[Array, "num_samples q 2"]:
+    """Rates (rho_neg, rho_pos) re-estimated on `num_samples` resamples of the examples, selection kept.
+
+    Each resample weighs the examples by multinomial counts; all of them run in one vmapped kernel, a few at a time.
+    """
+    checked = as_labels(labels, coding=coding, observed=observed)
+    mask = as_mask(selected, checked, name="selected")
+    batch = max(1, min(num_samples, _CHUNK_CELLS // checked.values.size))
+    keys = jax.random.split(key, num_samples)
+    arrays = jnp.asarray(checked.values), jnp.asarray(mask), checked.observed
+    return _resample(keys, *arrays, batch=batch, aggregate=aggregate, assume=assume, min_selected=min_selected)
+
+
+@partial(jax.jit, static_argnames=("batch", "aggregate", "assume", "min_selected"))
+def _resample(
+    keys: Key[Array, "num_samples"], y: Array, s: Array, o: Array | None, *, batch: int, **options: Any
+) -> Float[Array, "num_samples q 2"]:
+    n = len(y)
+
+    def one(key: PRNGKeyArray) -> Float[Array, "q 2"]:
+        weight = jnp.zeros(n, jnp.int32).at[jax.random.randint(key, (n,), 0, n)].add(1)
+        estimate = estimate_from_tables(count_arrays(y, s, o, weight), **options)
+        return jnp.stack([estimate.rho_neg, estimate.rho_pos], axis=1)
+
+    return jax.lax.map(one, keys, batch_size=batch)
+
+
+@partial(jax.jit, static_argnames=("aggregate", "assume"))
+def _gradients(
+    tables: Tables, rank: Int[Array, "#q q"], *, aggregate: str, assume: str
+) -> tuple[Float[Array, "q 2 4 q"], Float[Array, "q 2 4 p"]]:
+    """Derivatives of every class's two rates by the counts of its four groups."""
+
+    def gradient(ones: Float[Array, "4 q"], totals: Float[Array, "4 p"], rank: Int[Array, "q"]) -> Any:
+        def rates(ones: Float[Array, "4 q"], totals: Float[Array, "4 p"]) -> Float[Array, "2"]:
+            return solve_class(ones, totals, rank, aggregate=aggregate, bounded=False).rates
+
+        return jax.jacrev(rates, argnums=(0, 1))(ones, totals)
+
+    return map_classes(gradient, tables, rank, assume)
+
+
+@partial(jax.jit, static_argnames="assume")
+def _squared_influence(
+    y: Array, s: Bool[Array, "n q"], known: Bool[Array, "n q"], per_one: Array, per_example: Array, assume: str
+) -> Float[Array, "q 2"]:
+    """Sum over these examples of the squared influence on each class's rates."""
+    y = y.astype(bool)
+    s = s | (y & known if assume == "missing" else ~y & known if assume == "partial" else False)
+    groups = [s & y, s & ~y & known, ~s & y, ~s & ~y & known]
+    dtype = per_one.dtype
+    total = jnp.zeros((y.shape[0], y.shape[1], 2), dtype)
+    for g, member in enumerate(groups):
+        move = jnp.einsum("ni,jri->njr", y.astype(dtype), per_one[:, :, g])
+        if per_example.shape[3] == 1:
+            move += per_example[None, :, :, g, 0]
+        else:
+            move += jnp.einsum("ni,jri->njr", known.astype(dtype), per_example[:, :, g])
+        total += jnp.where(member[:, :, None], move, 0)
+    return jnp.sum(total**2, axis=0)

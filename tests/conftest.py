@@ -1,0 +1,28 @@
+"""The test session is strict: 8 virtual devices, no silent rank or dtype promotion, warnings are errors."""
+
+import os
+from pathlib import Path
+
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+
+import jax
+import numpy as np
+import pytest
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+DATA = Path(os.environ.get("MLT_JAX_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+@pytest.fixture(scope="session")
+def real_data():
+    """Opens one of the real data files by name; skips where they are not at hand."""
+
+    def load(name: str) -> dict[str, np.ndarray]:
+        if not (DATA / name).exists():
+            pytest.skip(f"real data {name} not found in {DATA} (set MLT_JAX_DATA)")
+        with np.load(DATA / name, allow_pickle=False) as archive:
+            return dict(archive)
+
+    return load

@@ -1,0 +1,53 @@
+import numpy as np
+import pytest
+from simulate import t_error
+
+from mlt_jax import Status, estimate, estimate_all, losses_from_probs, select_clean
+
+
+def test_the_door_is_select_then_estimate(real_data):
+    gold = real_data("golden/golden_1.npz")
+    labels, probs = gold["labels"], gold["probs"].astype(np.float32)
+    found = estimate(labels, probs=probs)
+    selected = select_clean(losses_from_probs(probs, labels), labels)
+    np.testing.assert_allclose(found.T, estimate_all(labels, selected).T, atol=1e-6)
+    assert np.isfinite(found.stderr).all()
+
+
+@pytest.mark.parametrize(("k", "rates", "assume"), [(1, (0.1, 0.1), "general"), (2, (0.034, 0.4), "general"),
+                                                    (3, (0.0, 0.2), "missing")])  # fmt: skip
+def test_joint_is_no_worse_than_the_released_rule_on_real_predictions(real_data, k, rates, assume):
+    gold = real_data(f"golden/golden_{k}.npz")
+    probs = gold["probs"].astype(np.float32)
+    joint, residual = (
+        t_error(estimate(gold["labels"], probs=probs, assume=assume, aggregate=rule), *rates)
+        for rule in ("joint", "residual")
+    )
+    do_nothing = 20 * sum(rates)
+    assert joint < 1.05 * residual
+    assert joint < do_nothing
+
+
+def test_classes_without_an_estimate_get_dual_t_when_probs_are_there():
+    rng = np.random.default_rng(0)
+    labels = (rng.random((200, 3)) < 0.5).astype(int)
+    probs = np.clip(0.2 + 0.6 * labels + 0.1 * rng.normal(size=labels.shape), 0.01, 0.99)
+    with_probs = estimate(labels, probs=probs, min_selected=1000)
+    assert with_probs.status.tolist() == [Status.FALLBACK] * 3
+    np.testing.assert_allclose(with_probs.T, estimate(labels, probs=probs, method="dual-t").T, atol=1e-6)
+    without = estimate(labels, losses=losses_from_probs(probs, labels), min_selected=1000)
+    assert without.status.tolist() == [Status.TOO_FEW] * 3
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({}, "losses: neither losses nor probs were given"),
+        ({"losses": np.zeros((9, 2)), "method": "dual-t"}, "probs: method='dual-t' reads predicted probabilities"),
+        ({"losses": np.zeros((9, 2)), "method": "magic"}, "method: 'magic'"),
+        ({"losses": np.zeros((8, 2))}, r"losses: shape \(8, 2\), labels have \(9, 2\)"),
+    ],
+)
+def test_bad_arguments_are_named(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        estimate(np.ones((9, 2), int), **kwargs)

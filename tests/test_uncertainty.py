@@ -1,0 +1,110 @@
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from simulate import correlated_labels, flip, unbiased
+
+from mlt_jax import bootstrap, count, estimate_all, estimate_pair
+
+
+def test_one_partner_is_the_eight_cell_multinomial():
+    labels, selected = unbiased(np.random.default_rng(0), n=4000, q=2, keep=0.8)
+    found = estimate_all(labels, selected, aggregate="medoid", stderr=True)
+    # Cells (noisy_0, selected_0, noisy_1) of class 0, their multinomial covariance, and numerical derivatives.
+    cells = list(itertools.product((0, 1), repeat=3))
+    seen = np.stack([labels[:, 0], selected[:, 0], labels[:, 1]], 1)
+    share = np.array([(seen == cell).all(1).mean() for cell in cells])
+
+    def rates(share):
+        def mass(**fixed):
+            names = ("j", "s", "i")
+            return sum(
+                w for w, c in zip(share, cells, strict=True) if all(c[names.index(k)] == v for k, v in fixed.items())
+            )
+
+        m_j, m_i, e = mass(j=1), mass(i=1), mass(j=1, i=1)
+        a, b = mass(j=0, s=1, i=1) / mass(j=0, s=1), mass(j=1, s=1, i=1) / mass(j=1, s=1)
+        p, v = (m_i - a) / (b - a), (e - a * m_j) / (b - a)
+        return np.array([(m_j - v) / (1 - p), 1 - v / p])
+
+    step = 1e-6 * np.eye(8)
+    slope = np.stack([(rates(share + h) - rates(share - h)) / 2e-6 for h in step], 1)
+    covariance = (np.diag(share) - np.outer(share, share)) / 4000
+    expected = np.sqrt(np.diag(slope @ covariance @ slope.T))
+    np.testing.assert_allclose(found.stderr[0], expected, rtol=2e-3)
+
+
+@pytest.mark.parametrize("aggregate", ["joint", "mean"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_delta_method_agrees_with_the_bootstrap(aggregate, masked):
+    # Half of the right labels selected: the estimates lie away from the bounds, where both should agree.
+    rng = np.random.default_rng(0)
+    labels, selected = unbiased(rng, n=20_000, q=5, keep=0.5)
+    observed = rng.random(labels.shape) < 0.8 if masked else None
+    found = estimate_all(labels, selected, aggregate=aggregate, stderr=True, observed=observed)
+    samples = bootstrap(jax.random.key(1), labels, selected, aggregate=aggregate, observed=observed)
+    assert samples.shape == (200, 5, 2)
+    ratio = np.asarray(found.stderr) / np.asarray(samples).std(0)
+    assert 0.8 < np.exp(np.log(ratio).mean()) < 1.25
+    if (
+        aggregate == "joint"
+    ):  # the mean also moves when a partner's system turns invalid, which the delta method ignores
+        assert ratio.min() > 0.6
+        assert ratio.max() < 1.6
+
+
+def test_an_estimate_on_its_bound_has_an_error():
+    rng = np.random.default_rng(0)
+    clean = correlated_labels(rng, n=5000, q=6)
+    labels = flip(rng, clean, 0.0, 0.2)
+    found = estimate_all(labels, (labels == clean) & (rng.random(clean.shape) < 0.8), stderr=True)
+    assert float(found.rho_neg.min()) == 0
+    assert (np.asarray(found.stderr) > 0).all()
+    interval = np.asarray(found.interval())
+    assert (interval >= 0).all()
+    assert (interval[:, 0, 0] == 0).any()
+    assert (interval[..., 1] > interval[..., 0]).all()
+
+
+def test_errors_shrink_with_the_root_of_n():
+    rng = np.random.default_rng(0)
+    labels, selected = unbiased(rng, n=80_000, q=6)
+    large = estimate_all(labels, selected, stderr=True).stderr
+    small = estimate_all(labels[:5000], selected[:5000], stderr=True).stderr
+    assert 2.8 < float(jnp.exp(jnp.log(small / large).mean())) < 5.6
+
+
+def test_errors_are_absent_unless_asked_for_or_without_an_estimate():
+    labels, selected = unbiased(np.random.default_rng(0), n=2000)
+    assert np.isnan(estimate_all(labels, selected).stderr).all()
+    assert np.isnan(estimate_all(labels, selected, stderr=True, min_selected=5000).stderr).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("aggregate", ["joint", "mean"])
+@pytest.mark.parametrize("keep", [1.0, 0.6])
+def test_95_percent_intervals_cover_the_truth(aggregate, keep):
+    inside = []
+    for trial in range(400):
+        rng = np.random.default_rng(trial)
+        rates = rng.uniform(0.02, (0.3, 0.4))
+        labels, selected = unbiased(rng, rho_neg=rates[0], rho_pos=rates[1], keep=keep)
+        found = estimate_all(labels, selected, aggregate=aggregate, stderr=True)
+        estimated = np.stack([found.rho_neg, found.rho_pos], 1)
+        hit = np.abs(estimated - rates) <= 1.96 * np.asarray(found.stderr)
+        inside.append(hit[np.isfinite(found.stderr).all(1)])
+    coverage = np.concatenate(inside).mean(0)
+    assert ((coverage >= 0.92) & (coverage <= 0.98)).all(), coverage
+
+
+def test_mean_of_partners_knows_that_they_share_examples():
+    labels, selected = unbiased(np.random.default_rng(0), n=20_000, q=8, keep=0.5)
+    found = estimate_all(labels, selected, aggregate="mean", stderr=True)
+    p = count(labels, selected).probabilities()
+    pair = estimate_pair(*(jnp.broadcast_to(x, (8, 8)) for x in p))
+    # The spread between partners over the root of their number is what independent partners would give.
+    off = ~np.eye(8, dtype=bool)
+    naive = np.array([np.std(np.asarray(pair.rho_pos[j])[off[j]]) / np.sqrt(7) for j in range(8)])
+    assert (np.asarray(found.stderr[:, 1]) > naive).mean() > 0.5
