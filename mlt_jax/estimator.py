@@ -280,7 +280,7 @@ def _estimate(
 
 
 def _as_matrices(rates: Float[Array, "q 2"]) -> Float[Array, "q 2 2"]:
-    rho_neg, rho_pos = rates[:, 0], rates[:, 1]
+    rho_neg, rho_pos = jnp.where(rates > 0, rates, 0).T  # also turns -0 into 0
     return jnp.stack([jnp.stack([1 - rho_neg, rho_neg], 1), jnp.stack([rho_pos, 1 - rho_pos], 1)], 1)
 
 
@@ -316,10 +316,9 @@ def _from_pairs(
     inside = jnp.all((rates >= 0) & (rates <= 1), axis=0) & (jnp.sum(rates, axis=0) < 1)
     valid = asked & pair.defined & (pair.prior >= 0) & (pair.prior <= 1) & inside
     partners = jnp.sum(valid)
-    result = rates if bounded else raw
     if aggregate == "mean":
         share = valid.astype(rates.dtype) / jnp.maximum(partners, 1).astype(rates.dtype)
-        return result @ share, pair.prior @ share, partners
+        return rates @ share, pair.prior @ share, partners
     if aggregate == "first":
         chosen = jnp.argmin(jnp.where(valid, rank, q))
     else:
@@ -329,7 +328,7 @@ def _from_pairs(
         # Candidates lie in [0, 1], so cutting the others to it moves every sum of distances by the same constant.
         spread = sum(_sum_of_distances(jnp.clip(x, 0, 1), weight) for x in (rates if aggregate == "medoid" else raw))
         chosen = jnp.argmin(jnp.where(valid, spread, jnp.inf))
-    return result[:, chosen], pair.prior[chosen], partners
+    return (rates if bounded else raw)[:, chosen], pair.prior[chosen], partners
 
 
 def _sum_of_distances(x: Float[Array, "q"], weight: Float[Array, "q"]) -> Float[Array, "q"]:
