@@ -1,0 +1,109 @@
+"""Data sets by name, their transforms, and batches of them.
+
+data = load("voc2012", data_dir="~/data")                          # the paper's training split
+test = load("voc2012", split="voc2007/test", data_dir="~/data")    # and its test split
+for batch in batches(data, batch_size=128, epoch=0, seed=1, train=True): ...
+"""
+
+from pathlib import Path
+
+from mlt_jax.data.base import ArrayImages, Batch, Dataset, Files, ImageError, read_image
+from mlt_jax.data.batches import batches, num_batches
+from mlt_jax.data.coco import load_coco
+from mlt_jax.data.digits import load_digits_scenes
+from mlt_jax.data.features import load_features
+from mlt_jax.data.folder import load_folder
+from mlt_jax.data.tfds import BUILDERS, load_tfds
+from mlt_jax.data.transforms import augment, warp
+from mlt_jax.data.voc import load_voc
+
+__all__ = [
+    "DEFAULT_SPLITS",
+    "ArrayImages",
+    "Batch",
+    "Dataset",
+    "Files",
+    "ImageError",
+    "augment",
+    "batches",
+    "load",
+    "load_coco",
+    "load_digits_scenes",
+    "load_features",
+    "load_folder",
+    "load_tfds",
+    "load_voc",
+    "num_batches",
+    "read_image",
+    "warp",
+]
+
+# What the paper trains on and tests on. VOC2012's own test labels are not public.
+DEFAULT_SPLITS = {
+    "digits": ("train", "test"),
+    "voc2007": ("trainval", "test"),
+    "voc2012": ("trainval", "voc2007/test"),
+    "coco": ("train", "val"),
+    "folder": ("train", "test"),
+    "features": ("train", "test"),
+}
+SOURCES = ("files", "tfds")
+
+
+def load(
+    dataset: str,
+    *,
+    split: str | None = None,
+    data_dir: str | Path | None = None,
+    source: str = "files",
+    features: str | Path | None = None,
+    labels: str | Path | None = None,
+    seed: int = 0,
+) -> Dataset:
+    """A data set by name: "digits", "voc2007", "voc2012", "coco", "folder" (images with a CSV file of labels) or
+    "features" (SPLIT.npz with `features` and `labels`).
+
+    split: the name of a split, by default the one the paper trains on; "voc2007/test" is a split of another data set.
+    data_dir: where the data is: the folder with VOCdevkit, with COCO's annotations and images, or with SPLIT.csv or
+      SPLIT.npz.
+    source: "files", or "tfds" for VOC and COCO through TensorFlow Datasets (then `data_dir` is that of TFDS).
+    features: an npz of precomputed features to use in place of images, with the labels in it or in the npz `labels`;
+      or a folder with DATASET_features.npz and DATASET_labels.npz. See `load_features`.
+    seed: of the scenes of "digits".
+    """
+    if dataset not in DEFAULT_SPLITS:
+        raise ValueError(f"dataset: {dataset!r} is unknown; pass {', '.join(map(repr, DEFAULT_SPLITS))}")
+    if source not in SOURCES:
+        raise ValueError(f"source: {source!r} is unknown; pass {' or '.join(map(repr, SOURCES))}")
+    split = DEFAULT_SPLITS[dataset][0] if split is None else split
+    if split.partition("/")[0] in DEFAULT_SPLITS and "/" in split:
+        dataset, _, split = split.partition("/")
+    if features is None and dataset == "features":
+        features = data_dir
+    if features is not None:
+        return _load_features(dataset, split, Path(features).expanduser(), labels)
+    if dataset == "digits":
+        return load_digits_scenes(split, seed=seed)
+    if source == "tfds":
+        if dataset not in BUILDERS:
+            raise ValueError(f"source: TFDS is for {', '.join(BUILDERS)}; leave it out for {dataset!r}")
+        return load_tfds(BUILDERS[dataset], split, data_dir=data_dir)
+    if data_dir is None:
+        raise ValueError(
+            f"data_dir: is missing; pass the folder that holds {dataset} (--data-dir=...)"
+            + (", or let TFDS fetch it: pip install 'mlt_jax[tfds]' and --source=tfds" if dataset in BUILDERS else "")
+        )
+    if dataset == "coco":
+        return load_coco(data_dir, split)
+    return (
+        load_folder(data_dir, split) if dataset == "folder" else load_voc(data_dir, dataset.removeprefix("voc"), split)
+    )
+
+
+def _load_features(dataset: str, split: str, features: Path, labels: str | Path | None) -> Dataset:
+    coding = "voc" if dataset.startswith("voc") else "01"
+    if features.is_dir() and dataset == "features":
+        features = features / f"{split}.npz"
+    elif features.is_dir():
+        features, labels = features / f"{dataset}_features.npz", labels or features / f"{dataset}_labels.npz"
+    return load_features(features, labels_path=labels, split=split, coding=coding)

@@ -1,0 +1,88 @@
+"""Precomputed features with labels, in npz files."""
+
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Shaped
+
+from mlt_jax.data.base import Dataset
+from mlt_jax.data.voc import decode_voc
+from mlt_jax.labels import as_labels
+
+
+def load_features(
+    features_path: str | Path,
+    *,
+    labels_path: str | Path | None = None,
+    split: str | None = None,
+    coding: str = "01",
+) -> Dataset:
+    """The examples of an npz with `features` (n, d), and their labels.
+
+    Without `labels_path` the same npz has `labels` (n, q), and may have `names` (n,) and `classes` (q,). With it, that
+    npz has the labels under the name of the `split` (or `labels`), with `SPLIT_names` (or `names`) beside; rows are
+    matched by name and keep the order of the features; names that only one of the two has are left out.
+    coding: "01", "pm1" or "voc" (1 present, 0 only difficult: present, but AP skips it, -1 absent).
+    """
+    archive = _open(features_path, "features")
+    features = _get(archive, features_path, "features")
+    names = archive.get("names")
+    source = archive if labels_path is None else _open(labels_path, "labels")
+    path = labels_path or features_path
+    key = split if split is not None and split in source else "labels"
+    values = _get(source, path, key, wanted=split or "labels")
+    if labels_path is not None:
+        features, names, values = _match(
+            features, _get(archive, features_path, "names"), values, _names(source, path, key), path
+        )
+    if len(values) != len(features):
+        raise ValueError(f"{path}: {key} has {len(values)} rows, features {len(features)}; pass one label row for each")
+    q = values.shape[1] if values.ndim == 2 else 0
+    classes = source.get("classes", np.array([f"class{column}" for column in range(q)]))
+    checked = as_labels(values, coding=coding, classes=list(map(str, classes)), name=f"{path}: {key}")
+    ignore = decode_voc(values.astype(np.int8))[1] if coding == "voc" else None
+    ids = tuple(map(str, range(len(features)) if names is None else names))
+    return Dataset(
+        f"{Path(features_path).stem}/{split or 'all'}",
+        ids,
+        tuple(map(str, classes)),
+        checked.values.astype(np.uint8),
+        ignore,
+        features=np.asarray(features, np.float32),
+    )
+
+
+def _open(path: str | Path, what: str) -> dict[str, np.ndarray]:
+    path = Path(path).expanduser()
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{what}: {path} is missing; pass an npz, such as np.savez(path, features=..., labels=...)"
+        )
+    with np.load(path, allow_pickle=False) as archive:
+        return dict(archive)
+
+
+def _get(archive: dict[str, np.ndarray], path: str | Path, key: str, *, wanted: str | None = None) -> np.ndarray:
+    if key not in archive:
+        raise ValueError(f"{path}: has no {wanted or key!r}, only {', '.join(archive)}; pass another file or split")
+    return archive[key]
+
+
+def _names(archive: dict[str, np.ndarray], path: str | Path, key: str) -> np.ndarray:
+    return archive[f"{key}_names"] if f"{key}_names" in archive else _get(archive, path, "names", wanted=f"{key}_names")
+
+
+def _match(
+    features: Shaped[np.ndarray, "n ..."],
+    names: Shaped[np.ndarray, " n"],
+    values: Shaped[np.ndarray, "m q"],
+    labelled: Shaped[np.ndarray, " m"],
+    path: str | Path,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    position = {str(name): row for row, name in enumerate(labelled)}
+    kept = [row for row, name in enumerate(names) if str(name) in position]
+    if not kept:
+        raise ValueError(
+            f"{path}: has labels for none of the features (first: {names[0]!s}); pass another file or split"
+        )
+    return features[kept], names[kept], values[[position[str(names[row])] for row in kept]]
