@@ -1,0 +1,148 @@
+"""ResNet-50 images per second, ours against PyTorch: forward and train step, in one process, taking turns.
+
+    python experiments/bench_resnet.py                 # needs `pip install torch==2.13.0` (the CPU build)
+
+Float32 on 2 cores, 224 px, batch 16, batch norm in training mode for the train step (cross-entropy, SGD with momentum
+0.9). Each round times every contender once, so that what else the machine does hits all alike; the table gives the
+median over rounds and the ratio to PyTorch (channels last) in images per second: above 1 is faster than PyTorch.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import torch
+from torch import nn
+
+from mlt_jax.models import build, cpu
+
+
+class Bottleneck(nn.Module):
+    """The block of v1.5."""
+
+    def __init__(self, channels: int, width: int, stride: int):
+        super().__init__()
+        sizes = ((1, channels, width, 1), (3, width, width, stride), (1, width, 4 * width, 1))
+        self.units = nn.ModuleList(_unit(*size) for size in sizes)
+        resized = stride != 1 or channels != 4 * width
+        self.shortcut = _unit(1, channels, 4 * width, stride) if resized else nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Maps after the block."""
+        y = torch.relu(self.units[0](x))
+        y = torch.relu(self.units[1](y))
+        return torch.relu(self.units[2](y) + self.shortcut(x))
+
+
+def _unit(size: int, channels_in: int, channels_out: int, stride: int) -> nn.Sequential:
+    conv = nn.Conv2d(channels_in, channels_out, size, stride, size // 2, bias=False)
+    return nn.Sequential(conv, nn.BatchNorm2d(channels_out))
+
+
+def torch_resnet50(num_classes: int) -> nn.Module:
+    """ResNet-50 v1.5 in PyTorch, channels last."""
+    layers: list[nn.Module] = [_unit(7, 3, 64, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+    channels = 64
+    for stage, blocks in enumerate((3, 4, 6, 3)):
+        for b in range(blocks):
+            layers.append(Bottleneck(channels, 64 << stage, 2 if stage and not b else 1))
+            channels = 256 << stage
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, num_classes)]
+    return nn.Sequential(*layers).to(memory_format=torch.channels_last)
+
+
+def torch_steps(images: np.ndarray, labels: np.ndarray) -> dict[str, Callable[[], Any]]:
+    """Forward and train step of PyTorch; images (b, h, w, 3) float32, labels (b,)."""
+    net = torch_resnet50(1000)
+    x = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)
+    y = torch.from_numpy(labels)
+    optimiser = torch.optim.SGD(net.parameters(), lr=1e-3, momentum=0.9)
+
+    def forward() -> Any:
+        net.eval()
+        with torch.inference_mode():
+            return net(x)
+
+    def train() -> Any:
+        net.train()
+        optimiser.zero_grad(set_to_none=True)
+        loss = nn.functional.cross_entropy(net(x), y)
+        loss.backward()
+        optimiser.step()
+        return loss.item()
+
+    return {"forward": forward, "train": train}
+
+
+def jax_steps(images: np.ndarray, labels: np.ndarray, conv: str) -> dict[str, Callable[[], Any]]:
+    """The same with our network; the train step donates its state, as `training` does."""
+    model = build("resnet50", num_classes=1000, key=jax.random.key(0), conv=conv)
+    optimiser = optax.sgd(1e-3, momentum=0.9)
+    x, y = jnp.asarray(images), jnp.asarray(labels, jnp.int32)
+
+    def loss(params: Any, stats: Any) -> Any:
+        logits, stats = model.apply(params, stats, x, True)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean(), stats
+
+    def step(params: Any, stats: Any, opt: Any) -> Any:
+        (value, stats), gradient = jax.value_and_grad(loss, has_aux=True)(params, stats)
+        updates, opt = optimiser.update(gradient, opt, params)
+        return optax.apply_updates(params, updates), stats, opt, value
+
+    compiled = jax.jit(step, donate_argnums=(0, 1, 2))
+    predict = jax.jit(lambda params, stats: model.apply(params, stats, x, False)[0])
+    state = [jax.tree.map(jnp.copy, part) for part in (model.params, model.stats, optimiser.init(model.params))]
+
+    def train() -> Any:
+        *state[:], value = compiled(*state)
+        return float(value)
+
+    return {"forward": lambda: predict(model.params, model.stats).block_until_ready(), "train": train}
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--size", type=int, default=224)
+    parser.add_argument("--threads", type=int, default=2, help="of PyTorch; XLA takes all cores")
+    parser.add_argument("--jobs", nargs="+", default=["forward", "train"])
+    parser.add_argument("--convs", nargs="+", default=["lax", "matmul"])
+    parser.add_argument("--no-tune", action="store_true", help="leave XLA and malloc (of both) at their defaults")
+    args = parser.parse_args()
+    print("tuned:", ", ".join([] if args.no_tune else cpu.tune()) or "nothing")
+    torch.set_num_threads(args.threads)
+    rng = np.random.default_rng(0)
+    images = rng.normal(size=(args.batch, args.size, args.size, 3)).astype(np.float32)
+    labels = rng.integers(0, 1000, args.batch)
+    contenders = {"torch": torch_steps(images, labels)}
+    contenders |= {conv: jax_steps(images, labels, conv) for conv in args.convs}
+    print(f"torch {torch.__version__}, jax {jax.__version__}, batch {args.batch}, {args.size} px, {args.rounds} rounds")
+    for job in args.jobs:
+        seconds: dict[str, list[float]] = {name: [] for name in contenders}
+        for turn in range(-1, args.rounds):  # the first turn compiles
+            for name, steps in contenders.items():
+                start = time.perf_counter()
+                steps[job]()
+                if turn >= 0:
+                    seconds[name].append(time.perf_counter() - start)
+        reference = np.array(seconds["torch"])
+        for name, taken in seconds.items():
+            rounds = np.quantile(reference / np.array(taken), (0.25, 0.75))
+            speed, best = args.batch / np.median(taken), args.batch / min(taken)
+            print(
+                f"{job:8s} {name:7s} {speed:6.1f} images/s (best {best:6.1f})   x torch: "
+                f"{np.median(reference) / np.median(taken):.2f} median, {min(reference) / min(taken):.2f} best, "
+                f"quartiles {rounds[0]:.2f} to {rounds[1]:.2f}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""A network as pure functions of its parameters, and what is done to pixels before it."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Shaped
+
+PyTree = Any
+
+
+class Preprocess(NamedTuple):
+    """What the weights expect of pixels: `(reorder(rgb) * scale - mean) / std`, per channel in the order named."""
+
+    order: str  # "rgb" or "bgr"
+    scale: float
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+    def __call__(self, images: Shaped[Array | np.ndarray, "b h w 3"]) -> Float[Array, "b h w 3"]:
+        """Float32 network input from RGB images in 0..255, on the device."""
+        x = jnp.asarray(images).astype(jnp.float32)
+        x = x[..., ::-1] if self.order == "bgr" else x
+        shape = (1, 1, 1, 3)
+        mean, std = (jnp.asarray(v, jnp.float32).reshape(shape) for v in (self.mean, self.std))
+        return (x * jnp.float32(self.scale) - mean) / std
+
+
+# torchvision's and timm's; also what a network trained from scratch gets.
+IMAGENET = Preprocess("rgb", 1 / 255, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+CAFFE = Preprocess("bgr", 1.0, (103.939, 116.779, 123.68), (1.0, 1.0, 1.0))
+
+
+class Model(NamedTuple):
+    """A network as pure functions, so that training needs to know no NNX."""
+
+    params: PyTree  # nested dict of float32 arrays
+    stats: PyTree  # running statistics of batch norm, {} if there are none
+    apply: Callable[..., tuple[Array, PyTree]]  # (params, stats, inputs, train) -> logits (b, q) float32, new stats
+    features: Callable[..., Array] | None  # (params, stats, inputs, maps=False) -> (b, d), or (b, h, w, d)
+    name: str
+    preprocess: Preprocess | None = None  # None for a network of features
