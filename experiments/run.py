@@ -1,0 +1,21 @@
+"""One run of the paper's pipeline, from noisy labels to a table. Without arguments: `digits`, made on the spot.
+
+python experiments/run.py
+python experiments/run.py --dataset=voc2012 --data-dir=~/data --pretrained=timm/resnet50.tv_in1k
+"""
+
+import tyro
+
+from mlt_jax.config import Config
+from mlt_jax.processes import join
+from mlt_jax.run import run
+
+
+def main(config: Config) -> None:
+    """Joins the other processes, if there are any, and runs."""
+    join(config.coordinator, config.num_processes, config.process_id)
+    run(config)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Config))

@@ -1,0 +1,76 @@
+"""Losses of one logit and one noisy 0/1 label, element-wise and unreduced: the caller takes the mean.
+
+`g = sigmoid(logit)` is the predicted P(clean_j = 1), `y` the noisy label, `T[j] = [[1 - rn, rn], [rp, 1 - rp]]`. All of
+them work from log g and log(1 - g), so that values and gradients stay finite far out on either side.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Shaped
+
+Logits = Float[Array, "n q"]
+Labels = Shaped[Array | np.ndarray, "n q"]
+Transition = Float[Array | np.ndarray, "q 2 2"]
+
+# Entries of a revised T stay above this, so that the weight's gradient with respect to them is bounded.
+_FLOOR = 1e-4
+
+
+def bce(logits: Logits, labels: Labels) -> Float[Array, "n q"]:
+    """Binary cross entropy of each label, (n, q): -log g where y = 1, -log(1 - g) where y = 0."""
+    return -jax.nn.log_sigmoid(jnp.where(_on(labels), logits, -logits))
+
+
+def reweighted_bce(logits: Logits, labels: Labels, T: Transition) -> Float[Array, "n q"]:
+    """Importance-weighted cross entropy, (n, q): P(clean = y) / P(noisy = y) * bce; the weight passes no gradient."""
+    return jax.lax.stop_gradient(importance(logits, labels, T)) * bce(logits, labels)
+
+
+def forward_bce(logits: Logits, labels: Labels, T: Transition) -> Float[Array, "n q"]:
+    """Cross entropy of the noisy posterior T'g, (n, q): -log P(noisy = y)."""
+    return -_log_noisy(logits, labels, T)
+
+
+def backward_bce(logits: Logits, labels: Labels, T: Transition) -> Float[Array, "n q"]:
+    """Unbiased estimate of the clean loss, (n, q): entry y of T^-1 (loss of 0, loss of 1). It can be negative."""
+    on, T = _on(labels), jnp.asarray(T, logits.dtype)[None]
+    given, other = bce(logits, on), bce(logits, ~on)
+    kept_other = jnp.where(on, T[..., 0, 0], T[..., 1, 1])
+    lost_given = jnp.where(on, T[..., 1, 0], T[..., 0, 1])
+    return (kept_other * given - lost_given * other) / (T[..., 0, 0] - T[..., 1, 0])
+
+
+def revision_bce(logits: Logits, labels: Labels, T: Transition, delta: Transition) -> Float[Array, "n q"]:
+    """`reweighted_bce` with T + delta, rows renormalised, (n, q); the weight passes gradient to `delta` alone.
+
+    Entries are kept above 1e-4 before the rows are divided by their sums.
+    """
+    revised = jnp.maximum(jnp.asarray(T, logits.dtype) + jnp.asarray(delta, logits.dtype), _FLOOR)
+    revised = revised / revised.sum(axis=-1, keepdims=True)
+    return importance(jax.lax.stop_gradient(logits), labels, revised) * bce(logits, labels)
+
+
+def gce(logits: Logits, labels: Labels, *, power: float = 0.7) -> Float[Array, "n q"]:
+    """Generalised cross entropy, (n, q): (1 - p^power) / power with p the probability given to y."""
+    return -jnp.expm1(-power * bce(logits, labels)) / power
+
+
+def importance(logits: Logits, labels: Labels, T: Transition) -> Float[Array, "n q"]:
+    """Weights P(clean = y) / P(noisy = y), (n, q), from the predicted clean posterior."""
+    return jnp.exp(-bce(logits, labels) - _log_noisy(logits, labels, T))
+
+
+def _on(labels: Labels) -> Array:
+    return jnp.asarray(labels).astype(bool)
+
+
+def _log_noisy(logits: Logits, labels: Labels, T: Transition) -> Float[Array, "n q"]:
+    """log P(noisy = y) = log(T[0, y] (1 - g) + T[1, y] g)."""
+    T = jnp.asarray(T, logits.dtype)
+    column = jnp.where(_on(labels)[:, :, None], T[None, :, :, 1], T[None, :, :, 0])
+    # A rate of zero adds nothing: log 0 without its infinite gradient.
+    log_column = jnp.where(column > 0, jnp.log(jnp.where(column > 0, column, 1)), -jnp.inf)
+    return jnp.logaddexp(
+        log_column[..., 0] + jax.nn.log_sigmoid(-logits), log_column[..., 1] + jax.nn.log_sigmoid(logits)
+    )

@@ -1,0 +1,276 @@
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+from mlt_jax import TransitionEstimate
+from mlt_jax.config import Config, resolve
+from mlt_jax.pipeline import noisy_labels, prepare
+from mlt_jax.run import load, run
+
+ROOT = Path(__file__).parents[1]
+N, D, Q = 1500, 12, 5
+
+
+@pytest.fixture(scope="session")
+def features(tmp_path_factory):
+    """A folder of two small feature sets whose labels are correlated: voc2012 to train on, voc2007 to test on."""
+    folder = tmp_path_factory.mktemp("features")
+    rng = np.random.default_rng(0)
+    effects = rng.normal(size=(4, D + Q)) * np.where(np.arange(D + Q) < D, 1, 4)
+    for name in ("voc2012", "voc2007"):
+        signal = rng.normal(size=(N, 4)) @ effects
+        inputs = (signal[:, :D] + 0.2 * rng.normal(size=(N, D))).astype(np.float32)
+        labels = np.where(rng.random((N, Q)) < 1 / (1 + np.exp(2 - signal[:, D:])), 1, -1).astype(np.int8)
+        ids = np.array([f"{name}_{row}" for row in range(N)])
+        np.savez(folder / f"{name}_features.npz", features=inputs, names=ids)
+        np.savez(folder / f"{name}_labels.npz", trainval=labels, trainval_names=ids, classes=list("abcde"))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def images(tmp_path_factory):
+    """A folder of small images with CSV files of labels: one colour channel per class."""
+    folder = tmp_path_factory.mktemp("images")
+    rng = np.random.default_rng(0)
+    for split, n in (("train", 180), ("test", 40)):
+        labels = rng.integers(0, 2, (n, 3))
+        pixels = rng.integers(0, 100, (n, 40, 36, 3)) + 150 * labels[:, None, None, :]
+        rows = ["image,red,green,blue"]
+        for row in range(n):
+            Image.fromarray(pixels[row].astype(np.uint8)).save(folder / f"{split}{row}.png")
+            rows.append(f"{split}{row}.png," + ",".join(map(str, labels[row])))
+        (folder / f"{split}.csv").write_text("\n".join(rows) + "\n")
+    return folder
+
+
+def config(features, workdir, **changes):
+    basics = dict(dataset="voc2012", features=features, test_split="voc2007/trainval", epochs=6, learning_rate=1e-2)
+    return Config(**basics | dict(seeds=(0,), batch_size=64, save_every=0.0, workdir=workdir) | changes)
+
+
+def flags(config):
+    """The command line that gives this configuration."""
+    words = []
+    for name, value in vars(config).items():
+        if value != getattr(Config(), name):
+            value = " ".join(map(str, value)) if isinstance(value, tuple) else value
+            words += [f"--{name.replace('_', '-')}", *str(value).split()]
+    return words
+
+
+# Kills its own process with SIGKILL when a function is called for the n-th time.
+KILLER = """
+import os, signal, sys
+from mlt_jax import checkpoint, records
+name, count = sys.argv[1], int(sys.argv[2])
+owner = {"save": checkpoint.Checkpoints, "write": records.Log}[name]
+original = getattr(owner, name)
+def patched(*args, **kwargs):
+    global count
+    count -= 1
+    result = original(*args, **kwargs)
+    if count == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return result
+setattr(owner, name, patched)
+import tyro
+from mlt_jax.config import Config
+from mlt_jax.run import run
+run(tyro.cli(Config, args=sys.argv[3:]))
+"""
+
+
+@pytest.fixture
+def start(tmp_path_factory):
+    """Starts a Python process on one device; ends it if the test does not."""
+    processes = []
+    compiled = str(tmp_path_factory.getbasetemp() / "compiled")
+    more = {"PYTHONPATH": str(ROOT), "XLA_FLAGS": "", "JAX_COMPILATION_CACHE_DIR": compiled}
+    more |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+
+    def begin(words):
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        processes.append(subprocess.Popen([sys.executable, *words], env=os.environ | more, **pipes))
+        return processes[-1]
+
+    yield begin
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def finish(process, code=0):
+    out, err = process.communicate()
+    assert process.returncode == code, err
+    return out
+
+
+def left_behind(workdir, seed=0):
+    """Everything that must not depend on whether a run was killed."""
+    folder = workdir / f"seed{seed}"
+    results = json.loads((folder / "results.json").read_text())
+    transition = TransitionEstimate.load(folder / "transition.npz")
+    return results["test"], results["T_error"], (folder / "metrics.jsonl").read_bytes(), transition
+
+
+def assert_identical(found, expected):
+    assert found[:3] == expected[:3]
+    jax.tree.map(np.testing.assert_array_equal, found[3], expected[3])
+
+
+def test_a_run_from_the_command_line_writes_and_prints_everything(features, tmp_path, start):
+    out = finish(start([str(ROOT / "experiments" / "run.py"), *flags(config(features, tmp_path, seeds=(0, 1)))]))
+    for words in ("Standard", "Reweight, estimated T", "Reweight, true T", "summed error of T", "seconds per seed"):
+        assert words in out
+    settings = json.loads((tmp_path / "config.json").read_text())
+    assert (settings["dataset"], settings["epochs"], settings["sample_epoch"]) == ("voc2012", 6, 3)
+    lines = [json.loads(line) for line in (tmp_path / "seed1" / "metrics.jsonl").read_text().splitlines()]
+    assert len(lines) == 3 * (6 + 1)
+    assert list((tmp_path / "seed0" / "events").glob("events.*"))
+    table = (tmp_path / "seed0" / "transition.csv").read_text().splitlines()
+    assert [row.split(",")[0] for row in table] == ["class", *"abcde"]
+    summary = json.loads((tmp_path / "results.json").read_text())
+    assert len(summary["seeds"]) == 2
+    scores = [seed["test"]["standard"]["OF1"] for seed in summary["seeds"]]
+    assert summary["test"]["standard"]["OF1"]["mean"] == pytest.approx(np.mean(scores))
+
+
+def test_reweighting_beats_standard_and_T_is_found(features, tmp_path):
+    found = run(config(features, tmp_path, rho_neg=0.0, rho_pos=0.6, epochs=10))
+    of1 = {method: scores["OF1"]["mean"] for method, scores in found["test"].items()}
+    assert of1["true"] > of1["standard"] + 0.1
+    assert of1["estimated"] > of1["standard"] + 0.1
+    assert found["T_error"]["T"]["mean"] < found["T_error"]["identity"]["mean"] / 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["features", "images"])
+def test_a_run_killed_at_several_points_ends_as_one_never_killed(features, images, tmp_path, kind, start):
+    def settings(name):
+        if kind == "features":
+            return config(features, tmp_path / name)
+        # Five batches an epoch and a checkpoint after each: most kills fall into the middle of an epoch.
+        small = dict(model="small", image_size=32, epochs=2, seeds=(0,), batch_size=32, save_every=0.0)
+        return Config(dataset="folder", data_dir=images, workdir=tmp_path / name, **small)
+
+    finish(start([str(ROOT / "experiments" / "run.py"), *flags(settings("whole"))]))
+    words = flags(settings("killed"))
+    # After lines were written and their checkpoints were not, and while the third save of a start was being written;
+    # the last of these falls into the retraining.
+    for name, count in [("write", 2), ("save", 3), ("write", 9 if kind == "features" else 5)]:
+        process = start(["-c", KILLER, name, str(count), *words])
+        _, err = process.communicate()
+        assert process.returncode == -signal.SIGKILL, err
+        assert "passed over" not in err
+    # And from outside, at whatever moment its first new line is seen.
+    path = tmp_path / "killed" / "seed0" / "metrics.jsonl"
+    size = path.stat().st_size
+    process = start([str(ROOT / "experiments" / "run.py"), *words])
+    while process.poll() is None and path.stat().st_size <= size:
+        time.sleep(0.01)
+    process.kill()
+    process.communicate()
+    assert not (tmp_path / "killed" / "results.json").exists()
+    out = finish(start([str(ROOT / "experiments" / "run.py"), *words]))
+    assert re.search("goes on at (estimated|true)", out)
+    assert_identical(left_behind(tmp_path / "killed"), left_behind(tmp_path / "whole"))
+
+
+def test_a_finished_run_is_read_not_repeated_and_no_resume_repeats_it(features, tmp_path, capsys):
+    first = run(config(features, tmp_path, epochs=2))
+    assert run(config(features, tmp_path, epochs=2)) == first
+    assert "was finished before" in capsys.readouterr().out
+    again = run(config(features, tmp_path, epochs=2, resume=False))
+    assert again["test"] == first["test"]
+    assert "was finished before" not in capsys.readouterr().out
+    with pytest.raises(ValueError, match=r"workdir: .* holds a run with other epochs"):
+        run(config(features, tmp_path, epochs=3))
+
+
+def test_a_loss_that_is_not_finite_names_the_examples(features, tmp_path):
+    archive = dict(np.load(features / "voc2012_features.npz"))
+    archive["features"][7] = np.nan
+    for name in ("voc2012_labels.npz", "voc2007_labels.npz", "voc2007_features.npz"):
+        (tmp_path / name).write_bytes((features / name).read_bytes())
+    np.savez(tmp_path / "voc2012_features.npz", **archive)
+    with pytest.raises(FloatingPointError, match="not finite at step"):
+        run(config(tmp_path, tmp_path / "run"))
+    kept = json.loads((tmp_path / "run" / "seed0" / "nonfinite.json").read_text())
+    assert "voc2012_7" in kept["ids"]
+    assert len(kept["ids"]) == 64
+
+
+def test_two_processes_give_the_metrics_of_one(features, tmp_path, start):
+    port = 20_000 + os.getpid() % 20_000
+    words = flags(config(features, tmp_path / "two", epochs=3))
+    command = [str(ROOT / "experiments" / "run.py"), *words, "--coordinator", f"127.0.0.1:{port}", "--num-processes"]
+    processes = [start([*command, "2", "--process-id", str(k)]) for k in (0, 1)]
+    out = [finish(process) for process in processes]
+    assert "Standard" in out[0]
+    assert "Standard" not in out[1]
+    one = run(config(features, tmp_path / "one", epochs=3))
+    two = json.loads((tmp_path / "two" / "results.json").read_text())
+    for method, scores in one["test"].items():
+        for name, value in scores.items():
+            assert two["test"][method][name]["mean"] == pytest.approx(value["mean"], abs=1e-4), (method, name)
+    assert two["T_error"]["T"]["mean"] == pytest.approx(one["T_error"]["T"]["mean"], abs=1e-4)
+
+
+def test_labels_as_given_have_no_true_T(features, tmp_path):
+    found = run(config(features, tmp_path, noise="none", epochs=2))
+    assert set(found["test"]) == {"standard", "estimated"}
+    assert found["T_error"] == {}
+
+
+@pytest.mark.parametrize(
+    ("noise", "neg", "pos"),
+    [("mlml", 0.0, 0.3), ("pml", 0.1, 0.0), ("ulf", 0.3, 0.3), ("rates", 0.1, 0.3), ("alf", None, 0.3)],
+)
+def test_noise_has_the_rates_asked_for(noise, neg, pos):
+    labels = (np.random.default_rng(0).random((20_000, 4)) < 0.4).astype(np.uint8)
+    noisy, T = noisy_labels(Config(noise=noise, rho_neg=0.1, rho_pos=0.3), labels, 0)
+    neg = 1.6 / 2.4 * 0.3 if neg is None else neg
+    np.testing.assert_allclose(T[:, 0, 1], neg, atol=0.01)
+    np.testing.assert_allclose(noisy[labels == 0].mean(), neg, atol=0.01)
+    np.testing.assert_allclose(1 - noisy[labels == 1].mean(), pos, atol=0.01)
+
+
+def test_the_split_does_not_depend_on_the_seed_and_only_training_labels_are_noisy(features):
+    settings = resolve(config(features, None))
+    train, test = load(settings)
+    first, second = (prepare(settings, train, test, seed) for seed in (0, 1))
+    assert first.train.ids == second.train.ids
+    assert len(first.validation.ids) == N // 10
+    assert not set(first.train.ids) & set(first.validation.ids)
+    assert (first.train.labels != second.train.labels).any()
+    np.testing.assert_array_equal(first.test.labels, test.labels)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"noise": "salt"}, "noise: 'salt' is unknown; pass mlml"),
+        ({"model": "vgg"}, "model: 'vgg' is unknown; pass"),
+        ({"model": "resnet50", "backbone": "frozen"}, "pretrained: none, and the backbone is frozen"),
+        ({"sample_epoch": 30}, "sample_epoch: 30; pass 1 to epochs = 4"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_what_to_pass(changes, message):
+    with pytest.raises(ValueError, match=message):
+        resolve(Config(**changes))
+
+
+def test_help_lists_every_flag(start):
+    out = finish(start([str(ROOT / "experiments" / "run.py"), "--help"]))
+    for name in vars(Config()):
+        assert f"--{name.replace('_', '-')}" in out
