@@ -75,6 +75,8 @@ def main() -> None:
     error, nothing = (float(jnp.abs(x - T).sum() / 2) for x in (found.T, jnp.eye(2)[None]))
     print(f"\nsummed error of T: {error:.2f}; doing nothing (T = identity): {nothing:.2f}")
     print("intervals are of sampling alone: that small losses pick easy examples is not in them")
+    blind = mlt_jax.estimate(np.asarray(labels), features=np.asarray(features))
+    print(f"from the features alone, by cross-fitted curves: {float(jnp.abs(blind.T - T).sum() / 2):.2f}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """Noise transition matrices for multi-label data: how noisy is each label, and which labels are wrong."""
 
 from mlt_jax.anchors import dual_t, t_estimator
+from mlt_jax.asymptotes import estimate_from_scores
 from mlt_jax.cooccurrence import Tables, count
+from mlt_jax.crossfit import cross_val_logits
 from mlt_jax.estimator import Status, TransitionEstimate, estimate_all, estimate_from_tables, estimate_pair
 from mlt_jax.labels import Labels, as_labels
 from mlt_jax.recipe import estimate
@@ -18,9 +20,11 @@ __all__ = [
     "as_labels",
     "bootstrap",
     "count",
+    "cross_val_logits",
     "dual_t",
     "estimate",
     "estimate_all",
+    "estimate_from_scores",
     "estimate_from_tables",
     "estimate_pair",
     "losses_from_probs",

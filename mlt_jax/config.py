@@ -13,7 +13,7 @@ from mlt_jax.models import names as MODELS
 from mlt_jax.selection import check_assume
 
 NOISES = ("mlml", "pml", "ulf", "alf", "rates", "pairwise", "none")
-ESTIMATORS = ("recipe", "dual-t", "t")
+ESTIMATORS = ("auto", "recipe", "dual-t", "t")
 LOSSES = ("reweight", "forward", "backward")
 # Where these differ, a run is another run: it may not go on from the same folder.
 _NOT_IDENTITY = ("workdir", "resume", "save_every", "workers", "coordinator", "num_processes", "process_id")
@@ -48,8 +48,9 @@ class Config:
     seeds: tuple[int, ...] = (0, 1, 2)
     """one whole run each: noise, initial weights, order of examples"""
 
-    estimator: str = "recipe"
-    """recipe (label correlations), dual-t or t (the paper's baselines)"""
+    estimator: str = "auto"
+    """auto (cross-fitted heads where there are features, else recipe), recipe (the paper's: small losses and label
+    correlations), dual-t or t (its baselines)"""
     assume: str = "general"
     """general, or what you know: missing (no given label is wrong, rho_neg = 0), partial (none is missing)"""
     aggregate: str = "joint"

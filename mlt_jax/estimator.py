@@ -36,6 +36,7 @@ class Status(IntEnum):
     FALLBACK = 1  # from the `fallback` array, for one of the two reasons below
     TOO_FEW = 2  # fewer than `min_selected` selected positives or negatives; T is a guess
     UNIDENTIFIABLE = 3  # correlations are not beyond chance, or no partner gave a valid system; T is a guess
+    POSTERIOR = 4  # from the ends of the predicted posterior, see `asymptotes`
 
 
 class TransitionEstimate(NamedTuple):
@@ -263,15 +264,12 @@ def _estimate(
     trusting = jax.vmap(lines.rates, in_axes=(0, None))(sizes, jnp.array([0, 1], sizes.dtype))[0]
     trusting = jnp.where(jnp.sum(trusting, axis=1, keepdims=True) < 1, trusting, 0)
     from_rule = solution.valid if fallback is None else solved
-    other = _as_matrices(trusting) if fallback is None else fallback
-    T = jnp.where(from_rule[:, None, None], _as_matrices(solution.rates), other)
-    # Without an estimate the prior is what the T in use makes of the observed frequency.
+    other = as_matrices(trusting) if fallback is None else fallback
+    T = jnp.where(from_rule[:, None, None], as_matrices(solution.rates), other)
     frequency = (sizes[:, 0] + sizes[:, 2]) / jnp.sum(sizes, axis=1)
-    spread = T[:, 1, 1] - T[:, 0, 1]
-    implied = jnp.clip((frequency - T[:, 0, 1]) / jnp.where(jnp.abs(spread) > 1e-3, spread, 1), 0, 1)
     return TransitionEstimate(
         T=T,
-        prior=jnp.where(from_rule, solution.prior, implied),
+        prior=jnp.where(from_rule, solution.prior, implied_prior(T, frequency)),
         stderr=jnp.full(solution.rates.shape, jnp.nan, T.dtype),
         status=jnp.where(solved, Status.CORRELATION, reason if fallback is None else Status.FALLBACK).astype(jnp.int32),
         partners=solution.partners.astype(jnp.int32),
@@ -279,7 +277,14 @@ def _estimate(
     )
 
 
-def _as_matrices(rates: Float[Array, "q 2"]) -> Float[Array, "q 2 2"]:
+def implied_prior(T: Float[Array, "q 2 2"], frequency: Float[Array, "q"]) -> Float[Array, "q"]:
+    """P(clean = 1) that T makes of the observed P(noisy = 1), cut to [0, 1]."""
+    spread = T[:, 1, 1] - T[:, 0, 1]
+    return jnp.clip((frequency - T[:, 0, 1]) / jnp.where(jnp.abs(spread) > 1e-3, spread, 1), 0, 1)
+
+
+def as_matrices(rates: Float[Array, "q 2"]) -> Float[Array, "q 2 2"]:
+    """T from rates (rho_neg, rho_pos); a rate below 0 is 0."""
     rho_neg, rho_pos = jnp.where(rates > 0, rates, 0).T  # also turns -0 into 0
     return jnp.stack([jnp.stack([1 - rho_neg, rho_neg], 1), jnp.stack([rho_pos, 1 - rho_pos], 1)], 1)
 

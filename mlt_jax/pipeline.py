@@ -250,12 +250,16 @@ class _SeedRun:
         """T of the noisy training labels from the losses of the kept epochs; written down with the class names."""
         self.spend("standard")
         config, data = self.config, self.parts.train
-        params, stats = self.tree["warm"]
-        probs = _sigmoid(self.feed.predict(params, stats, data))
-        found: TransitionEstimate = mlt_jax.estimate(
-            data.labels, losses=self.tree["history"], probs=probs, method=config.estimator, assume=config.assume,
-            aggregate=config.aggregate,
-        )  # fmt: skip
+        found: TransitionEstimate
+        if config.estimator == "auto" and data.features is not None and data.features.ndim == 2:
+            found = mlt_jax.estimate(data.labels, features=data.features)
+        else:
+            params, stats = self.tree["warm"]
+            probs = _sigmoid(self.feed.predict(params, stats, data))
+            found = mlt_jax.estimate(
+                data.labels, losses=self.tree["history"], probs=probs, method=config.estimator, assume=config.assume,
+                aggregate=config.aggregate,
+            )  # fmt: skip
         self.tree["T"] = np.asarray(found.T, np.float32)
         write_transition(self.folder, found, data.classes, self.parts.true_T)
         self.spend("estimation")

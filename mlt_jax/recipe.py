@@ -6,8 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from mlt_jax.anchors import dual_t, t_estimator
-from mlt_jax.estimator import Status, TransitionEstimate, estimate_all
-from mlt_jax.labels import as_labels
+from mlt_jax.asymptotes import estimate_from_scores
+from mlt_jax.crossfit import cross_val_logits
+from mlt_jax.estimator import Status, TransitionEstimate, estimate_all, implied_prior
+from mlt_jax.labels import Labels, as_labels, as_matrix
 from mlt_jax.selection import losses_from_probs, select_clean
 
 
@@ -16,6 +18,7 @@ def estimate(
     *,
     losses: Any = None,
     probs: Any = None,
+    features: Any = None,
     method: str = "auto",
     assume: str = "general",
     aggregate: str = "joint",
@@ -31,22 +34,32 @@ def estimate(
       labels: (n, q), any form that `as_labels` takes, with its `observed` and `coding`.
       losses: (epochs, n, q) or (n, q), loss of each given label from a model trained on them, early epochs best.
       probs: the same shapes, predicted P(label = 1); losses are made of them where none are given.
-      method: `"recipe"` is the paper's: select small-loss labels (see `select_clean`), then solve the co-occurrence
-        systems (see `estimate_all`), with Dual-T of the last epoch's `probs`, if given, for classes without an
-        estimate. `"auto"` is the same today. `"dual-t"` and `"t"` are the baselines (see `anchors`) and need `probs`.
-      assume, aggregate, tau, min_selected: passed on; quantile: for the baselines and the fallback.
+      features: (n, d), one row per example from any network; nothing else is needed then.
+      method: `"auto"` trains cross-fitted heads on `features`, or takes (n, q) `probs` as *out-of-sample* predictions,
+        and reads T off the curves of given label against score (see `asymptotes`), told nothing. With losses, or probs
+        of several epochs, which are in-sample, it is `"recipe"`, the paper's way: select small-loss labels (see
+        `select_clean`), then solve the co-occurrence systems (see `estimate_all`), with Dual-T of the last epoch's
+        `probs`, if given, for classes without an estimate. `"dual-t"` and `"t"` are the baselines (see `anchors`).
+      assume, aggregate, tau, min_selected: for the recipe; quantile: for the baselines and the fallback.
     """
     checked = as_labels(labels, coding=coding, observed=observed)
+    if losses is None and probs is None and features is None:
+        raise ValueError("losses: neither losses nor probs nor features were given; pass one, from any framework")
+    if method not in ("auto", "recipe", "dual-t", "t"):
+        raise ValueError(f'method: {method!r}; pass "auto", "recipe", "dual-t" or "t"')
+    if method == "auto" and features is not None:
+        return from_features(features, checked)
+    if method == "auto" and losses is None and np.ndim(probs) == 2:
+        p = np.clip(as_matrix(probs, checked, name="probs", low=0, high=1), 1e-6, 1 - 1e-6)
+        return estimate_from_scores(np.log(p) - np.log1p(-p), checked)
     if losses is None and probs is None:
-        raise ValueError("losses: neither losses nor probs were given; pass one of them, from any framework")
+        raise ValueError(f"losses: method={method!r} reads losses or probs, not features; pass one of them")
     last = None if probs is None else probs[-1] if np.ndim(probs) == 3 else probs
     if method in ("t", "dual-t"):
         if last is None:
             raise ValueError(f"probs: method={method!r} reads predicted probabilities; pass probs, (n, q)")
         T = (dual_t if method == "dual-t" else t_estimator)(last, checked, quantile=quantile)
         return _from_anchors(T, checked.values, checked.observed)
-    if method not in ("auto", "recipe"):
-        raise ValueError(f'method: {method!r}; pass "auto", "recipe", "dual-t" or "t"')
     if losses is None:
         losses = losses_from_probs(probs, checked)
     return estimate_all(
@@ -60,16 +73,19 @@ def estimate(
     )
 
 
+def from_features(features: Any, labels: Labels, *, seed: int = 0, share: bool = True) -> TransitionEstimate:
+    """Transition matrices from features (n, d): cross-fitted heads, a first T, heads corrected by it, the final T."""
+    first = estimate_from_scores(cross_val_logits(features, labels, seed=seed), labels, share=share)
+    corrected = cross_val_logits(features, labels, seed=seed, T=first.T)
+    return estimate_from_scores(corrected, labels, share=share)
+
+
 def _from_anchors(T: Any, values: np.ndarray, observed: np.ndarray | None) -> TransitionEstimate:
     """An estimate that says only T: status fallback, no standard errors."""
     q = len(T)
-    frequency = np.average(values, axis=0, weights=observed)
-    rho_neg, rho_pos = np.asarray(T[:, 0, 1]), np.asarray(T[:, 1, 0])
-    kept = 1 - rho_neg - rho_pos
-    prior = np.clip((frequency - rho_neg) / np.where(np.abs(kept) > 1e-3, kept, 1), 0, 1)
     return TransitionEstimate(
         T=T,
-        prior=jnp.asarray(prior, T.dtype),
+        prior=implied_prior(T, jnp.asarray(np.average(values, axis=0, weights=observed), T.dtype)),
         stderr=jnp.full((q, 2), jnp.nan, T.dtype),
         status=jnp.full(q, Status.FALLBACK, jnp.int32),
         partners=jnp.zeros(q, jnp.int32),

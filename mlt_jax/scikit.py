@@ -37,11 +37,13 @@ class NoiseTransition(BaseEstimator):
         self.min_selected = min_selected
         self.coding = coding
 
-    def fit(self, labels: Any, y: None = None, *, losses: Any = None, probs: Any = None) -> "NoiseTransition":
-        """Estimates T from labels (n, q) and `losses` or `probs`, (epochs, n, q) or (n, q); `y` is not used."""
+    def fit(
+        self, labels: Any, y: None = None, *, losses: Any = None, probs: Any = None, features: Any = None
+    ) -> "NoiseTransition":
+        """Estimates T from labels (n, q) and losses, probabilities or features (n, d); `y` is not used."""
         checked = as_labels(labels, coding=self.coding)
         options = {name: value for name, value in self.get_params().items() if name != "coding"}
-        self.estimate_ = estimate(checked, losses=losses, probs=probs, **options)
+        self.estimate_ = estimate(checked, losses=losses, probs=probs, features=features, **options)
         self.transition_, self.prior_, self.stderr_, self.status_ = map(np.asarray, self.estimate_[:4])
         self.n_features_in_ = checked.values.shape[1]
         if checked.classes is not None:

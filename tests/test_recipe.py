@@ -32,7 +32,7 @@ def test_classes_without_an_estimate_get_dual_t_when_probs_are_there():
     rng = np.random.default_rng(0)
     labels = (rng.random((200, 3)) < 0.5).astype(int)
     probs = np.clip(0.2 + 0.6 * labels + 0.1 * rng.normal(size=labels.shape), 0.01, 0.99)
-    with_probs = estimate(labels, probs=probs, min_selected=1000)
+    with_probs = estimate(labels, probs=probs, min_selected=1000, method="recipe")
     assert with_probs.status.tolist() == [Status.FALLBACK] * 3
     np.testing.assert_allclose(with_probs.T, estimate(labels, probs=probs, method="dual-t").T, atol=1e-6)
     without = estimate(labels, losses=losses_from_probs(probs, labels), min_selected=1000)
@@ -42,7 +42,7 @@ def test_classes_without_an_estimate_get_dual_t_when_probs_are_there():
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({}, "losses: neither losses nor probs were given"),
+        ({}, "losses: neither losses nor probs nor features were given"),
         ({"losses": np.zeros((9, 2)), "method": "dual-t"}, "probs: method='dual-t' reads predicted probabilities"),
         ({"losses": np.zeros((9, 2)), "method": "magic"}, "method: 'magic'"),
         ({"losses": np.zeros((8, 2))}, r"losses: shape \(8, 2\), labels have \(9, 2\)"),

@@ -62,5 +62,5 @@ def test_a_clone_forgets_the_fit_and_keeps_the_parameters(data):
 
 
 def test_neither_losses_nor_probs_is_an_error(data):
-    with pytest.raises(ValueError, match="losses: neither losses nor probs were given"):
+    with pytest.raises(ValueError, match="losses: neither losses nor probs nor features were given"):
         NoiseTransition().fit(data[0])

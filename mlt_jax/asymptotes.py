@@ -1,0 +1,195 @@
+"""Noise rates from out-of-sample scores, nothing told: where the noisy posterior levels off.
+
+If noise is class-dependent, the given label depends on an example only through its clean label, so
+
+    P(given = 1 | score) = rho_neg + (1 - rho_neg - rho_pos) P(clean = 1 | score)
+
+whatever the score, as long as it was made without this example's label. Far down the scale the left side levels off at
+rho_neg, far up at 1 - rho_pos. Anchor methods read both ends off the few most extreme examples; here the whole curve is
+fitted, with a logistic `P(clean = 1 | score) = sigmoid(slope * score + offset)`: four parameters per class by maximum
+likelihood, so every example counts. It needs scores whose ends are pure (the anchor assumption) and a curve that is
+about logistic in the score, as the logits of a linear head are; it needs no selection, and no correlations.
+
+Classes lend each other strength: their rates are taken as drawn from a common distribution whose spread is estimated
+too, so that rates that differ beyond their errors stay apart and the others move together (empirical Bayes).
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from mlt_jax.estimator import Status, TransitionEstimate, as_matrices, implied_prior
+from mlt_jax.labels import as_labels, as_matrix
+
+_STEPS = 40
+# Starts of (logit rho_neg, logit rho_pos, log slope, offset): little or much noise on either side.
+_STARTS = [(neg, pos, 0.0, 0.0) for neg in (-5.0, -1.5) for pos in (-3.0, 0.0)]
+# A rate is pulled towards 0 with the weight of about one example, which only matters where the data say nothing.
+_PULL = 0.05
+# Scores are logits, so slopes are about 1: without that, a score that says little is read as a long way from its ends.
+_SLOPE_SPREAD = 0.3
+# Rates of classes are never taken to differ by less than this: part of the errors is common to them.
+_LEAST_SPREAD = 0.02
+_FEWEST, _CHI2_3_95, _BINS = 10, 7.815, 20
+
+
+class Curve(NamedTuple):
+    """Fitted curves, a row per class."""
+
+    rates: Float[Array, "*q 2"]  # rho_neg, rho_pos
+    stderr: Float[Array, "*q 2"]
+    slope: Float[Array, "*q"]
+    offset: Float[Array, "*q"]
+    predictive: Float[Array, "*q"]  # twice the log likelihood gained over a constant
+    evidence: Float[Array, "*q 2"]  # twice the log likelihood lost when rho_neg, or rho_pos, is held at 0
+
+
+def estimate_from_scores(
+    scores: Any, labels: Any, *, share: bool = True, observed: Any = None, coding: str = "01"
+) -> TransitionEstimate:
+    """Transition matrices of all classes from out-of-sample logits (n, q), with standard errors.
+
+    Args:
+      scores: (n, q) logits of P(label = 1), or of P(clean label = 1), by a model that never saw the example's labels.
+      labels: (n, q), any form that `as_labels` takes.
+      share: let classes lend each other strength (from 4 classes on).
+
+    Status is `POSTERIOR`; `TOO_FEW` with fewer than 10 given positives or negatives, `UNIDENTIFIABLE` where the scores
+    do not predict the labels (95 %): T is then the common rates of the other classes, or the identity without them.
+    `residual` is the misfit of the curve over 20 score bins, 1 being sampling noise; `partners` is 0.
+    """
+    checked = as_labels(labels, coding=coding, observed=observed)
+    s = jnp.asarray(as_matrix(scores, checked, name="scores"))
+    known = jnp.asarray(checked.observed if checked.observed is not None else np.ones(s.shape, bool))
+    y = jnp.asarray(checked.values, s.dtype)
+    curve = fit_curves(s, y, known)
+    positives, size = jnp.sum(y, axis=0), jnp.sum(known, axis=0).astype(s.dtype)
+    enough = (positives >= _FEWEST) & (size - positives >= _FEWEST)
+    told = enough & (curve.predictive > _CHI2_3_95) & jnp.all(jnp.isfinite(curve.stderr), axis=1)
+    rates, stderr = np.asarray(curve.rates), np.asarray(curve.stderr)
+    if share and int(told.sum()) >= 4:
+        rates, stderr = _share(rates, stderr, np.asarray(told))
+    else:
+        rates, stderr = np.where(told[:, None], rates, 0), np.where(told[:, None], stderr, np.nan)
+    rates = np.clip(rates, 0, None)
+    rates /= np.maximum(1, rates.sum(1, keepdims=True) / 0.99)
+    T = as_matrices(jnp.asarray(rates, s.dtype))
+    status = jnp.where(enough, jnp.where(told, Status.POSTERIOR, Status.UNIDENTIFIABLE), Status.TOO_FEW)
+    return TransitionEstimate(
+        T=T,
+        prior=implied_prior(T, positives / jnp.maximum(size, 1)),
+        stderr=jnp.asarray(stderr, s.dtype),
+        status=status.astype(jnp.int32),
+        partners=jnp.zeros(len(T), jnp.int32),
+        residual=jnp.where(told, _misfit(curve, s, y, known), 0),
+    )
+
+
+def side_p_values(curve: Curve) -> Float[Array, "q 2"]:
+    """P-values of "rho_neg is 0" and "rho_pos is 0", per class: likelihood-ratio tests with the rate at its bound."""
+    return 0.5 * jax.scipy.special.erfc(jnp.sqrt(curve.evidence / 2))
+
+
+def fit_curves(scores: Float[Array, "n q"], labels: Float[Array, "n q"], known: Bool[Array, "n q"]) -> Curve:
+    """Four-parameter logistic curves of all classes; scores are logits made without the example's own labels."""
+    return _fit_all(scores, labels, known)
+
+
+def clean_posterior(curve: Curve, scores: Float[Array, "n q"]) -> Float[Array, "n q"]:
+    """P(clean = 1 | score) under the fitted curves."""
+    return jax.nn.sigmoid(curve.slope[None] * scores + curve.offset[None])
+
+
+def _log_likelihood(natural: Float[Array, "4"], score: Array, y: Array, weight: Array) -> Array:
+    rho_neg, rho_pos, slope, offset = natural
+    given = jnp.clip(rho_neg + (1 - rho_neg - rho_pos) * jax.nn.sigmoid(slope * score + offset), 1e-6, 1 - 1e-6)
+    return jnp.sum(weight * (y * jnp.log(given) + (1 - y) * jnp.log1p(-given)))
+
+
+def _fit_one(score: Float[Array, "n"], y: Float[Array, "n"], known: Bool[Array, "n"]) -> Curve:
+    weight = known.astype(score.dtype)
+
+    def natural(t: Float[Array, "4"], free: Float[Array, "2"]) -> Float[Array, "4"]:
+        return jnp.concatenate([jax.nn.sigmoid(t[:2]) * free, jnp.exp(t[2:3]), t[3:]])
+
+    def fit(free: Float[Array, "2"], starts: Float[Array, "s 4"]) -> tuple[Float[Array, "4"], Array]:
+        def cost(t: Float[Array, "4"]) -> Array:
+            pull = _PULL * jnp.sum(jax.nn.softplus(t[:2])) + (t[2] / _SLOPE_SPREAD) ** 2 / 2
+            return pull - _log_likelihood(natural(t, free), score, y, weight)
+
+        def step(carry: tuple[Array, Array, Array], _: None) -> tuple[tuple[Array, Array, Array], None]:
+            t, damping, best = carry
+            slope, curvature = jax.grad(cost)(t), jax.hessian(cost)(t)
+            scale = damping * (jnp.abs(jnp.diag(curvature)) + 1e-3)
+            new = t - jnp.clip(jnp.linalg.solve(curvature + jnp.diag(scale), slope), -1, 1)
+            value = cost(new)
+            better = value < best
+            return (
+                jnp.where(better, new, t),
+                jnp.where(better, 0.3, 4.0) * damping,
+                jnp.where(better, value, best),
+            ), None
+
+        def run(t: Float[Array, "4"]) -> tuple[Array, Array]:
+            start = (t, jnp.array(1e-2, score.dtype), cost(t))
+            (t, _, value), _ = jax.lax.scan(step, start, None, length=_STEPS)
+            return t, value
+
+        t, value = jax.vmap(run)(starts)
+        return t[jnp.nanargmin(value)], jnp.nanmin(value)
+
+    free = jnp.array([1, 1], score.dtype)
+    best, _ = fit(free, jnp.asarray(_STARTS, score.dtype))
+    # With a rate held at 0 the rest of the curve is near by.
+    held = jnp.eye(2, dtype=score.dtype)[::-1]
+    bests, _ = jax.vmap(fit, in_axes=(0, None))(held, best[None])
+    thetas = jax.vmap(natural)(jnp.concatenate([best[None], bests]), jnp.concatenate([free[None], held]))
+    likelihoods = jax.vmap(_log_likelihood, in_axes=(0, None, None, None))(thetas, score, y, weight)
+    theta = thetas[0]
+    share = jnp.sum(weight * y) / jnp.maximum(jnp.sum(weight), 1)
+    constant = jnp.sum(weight) * (jax.scipy.special.xlogy(share, share) + jax.scipy.special.xlogy(1 - share, 1 - share))
+    information = -jax.hessian(_log_likelihood)(theta, score, y, weight)
+    # The slope is scaled out first: in float32 the matrix is too badly scaled to be inverted as it is.
+    unit = jnp.sqrt(jnp.maximum(jnp.abs(jnp.diag(information)), 1e-6))
+    covariance = jnp.linalg.pinv(information / (unit[:, None] * unit[None]), hermitian=True) / (
+        unit[:, None] * unit[None]
+    )
+    error = jnp.sqrt(jnp.maximum(jnp.diag(covariance)[:2], 1 / unit[:2] ** 2))
+    return Curve(theta[:2], error, theta[2], theta[3], 2 * (likelihoods[0] - constant),
+                 jnp.maximum(2 * (likelihoods[0] - likelihoods[1:]), 0))  # fmt: skip
+
+
+_fit_all = jax.jit(jax.vmap(_fit_one, in_axes=1))
+
+
+@jax.jit
+def _misfit(
+    curve: Curve, s: Float[Array, "n q"], y: Float[Array, "n q"], known: Bool[Array, "n q"]
+) -> Float[Array, "q"]:
+    """Chi-square of the given labels against the curve in score bins of equal size, per degree of freedom."""
+    rho_neg, rho_pos = curve.rates[None, :, 0], curve.rates[None, :, 1]
+    given = rho_neg + (1 - rho_neg - rho_pos) * clean_posterior(curve, s)
+    bin_of = jnp.argsort(jnp.argsort(s, axis=0), axis=0) * _BINS // len(s)
+    inside = (bin_of[None] == jnp.arange(_BINS)[:, None, None]) & known[None]
+    excess = jnp.sum(jnp.where(inside, (y - given)[None], 0), axis=1)
+    variance = jnp.sum(jnp.where(inside, (given * (1 - given))[None], 0), axis=1)
+    return jnp.sum(excess**2 / jnp.maximum(variance, 0.5), axis=0) / (_BINS - 4)
+
+
+def _share(rates: np.ndarray, stderr: np.ndarray, told: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rates and errors after each class has listened to the others: DerSimonian and Laird's spread, then shrinkage."""
+    told = told[:, None]
+    own = np.where(told, np.maximum(stderr, 1e-4) ** 2, 1.0)
+    weight = told / own
+    total = weight.sum(0)
+    centre = (weight * rates).sum(0) / total
+    excess = (weight * (rates - centre) ** 2).sum(0) - (told.sum() - 1)
+    spread = np.maximum(excess / (total - (weight**2).sum(0) / total), _LEAST_SPREAD**2)
+    weight = told / (own + spread)
+    centre = (weight * rates).sum(0) / weight.sum(0)
+    lent = np.where(told, own / (own + spread), 1.0)
+    kept = np.where(told, (1 - lent) * own, spread)
+    return lent * centre + (1 - lent) * rates, np.sqrt(kept + lent**2 / weight.sum(0))
