@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 WEIGHT_DECAY = 1e-3
 
@@ -28,10 +28,10 @@ def keep_important(noise_rate: float) -> optax.GradientTransformation:
 
     def update(updates: Any, state: ImportanceState, params: Any = None) -> tuple[Any, ImportanceState]:
         importance = jax.tree.map(lambda g, w: jnp.abs(g * w), updates, params)
-        ranked = jnp.sort(jnp.concatenate([x.ravel() for x in jax.tree.leaves(importance) if x.ndim in (2, 4)]))
+        whole = jnp.concatenate([x.ravel() for x in jax.tree.leaves(importance) if x.ndim in (2, 4)])
         share = 1 - state.noise_rate
-        kept = jnp.floor(share * ranked.size).astype(jnp.int32)
-        cut = jnp.where(kept > 0, ranked[jnp.clip(ranked.size - kept, 0, ranked.size - 1)], jnp.inf)
+        kept = jnp.floor(share * whole.size).astype(jnp.int32)
+        cut = jnp.where(kept > 0, kth_largest(whole, kept), jnp.inf)
 
         def follow(g: Array, x: Array) -> Array:
             return jnp.where(x >= cut, g * share.astype(g.dtype), 0) if g.ndim in (2, 4) else g
@@ -39,6 +39,20 @@ def keep_important(noise_rate: float) -> optax.GradientTransformation:
         return jax.tree.map(follow, updates, importance), state
 
     return optax.GradientTransformation(init, update)
+
+
+def kth_largest(x: Float[Array, "n"], k: int | Int[Array, ""]) -> Float[Array, ""]:
+    """The k-th largest of non-negative float32 numbers, k from 1.
+
+    By bisection on their bits, which are ordered as they are: 31 counts, where a sort takes ten times as long.
+    """
+    bits = jax.lax.bitcast_convert_type(x, jnp.int32)
+
+    def halve(step: Int[Array, ""], low: Int[Array, ""]) -> Int[Array, ""]:
+        middle = low + jnp.left_shift(jnp.int32(1), 30 - step)
+        return jnp.where(jnp.sum(bits >= middle) >= k, middle, low)
+
+    return jax.lax.bitcast_convert_type(jax.lax.fori_loop(0, 31, halve, jnp.int32(0)), jnp.float32)
 
 
 def make_cdr(learning_rate: float, *, clip: float, noise_rate: float) -> optax.GradientTransformation:

@@ -160,7 +160,9 @@ class ResNet(nnx.Module):
                 x = getattr(self, f"stage{s}_block{b}")(x, train=train)
         return x
 
-    def __call__(self, x: Float[Array, "b h w 3"], *, train: bool) -> Float[Array, "b q"]:
+    def __call__(
+        self, x: Float[Array, "b h w 3"], *, train: bool
+    ) -> Float[Array, "b q"] | tuple[Float[Array, "b q"], ...]:
         """Logits, float32 (or what the head gives in training)."""
         return self.head(self.maps(x, train=train), train=train)
 

@@ -66,10 +66,15 @@ def markdown(table: Table, about: list[str]) -> str:
     """Markdown with a header that says what the runs are."""
     header, rows = _grid(table, lambda text: f"**{text}**")
     lines = [f"# {table.plan.id}", "", table.plan.caption + ".", "", *(f"- {line}" for line in about), ""]
-    lines += [LEGEND, "", f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
-    lines += [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
+    lines += [LEGEND, "", _row(header), "|" + "---|" * len(header)]
+    lines += map(_row, rows)
     lines += ["", *(f"- {line}" for line in [*table.foot, *table.notes])]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _row(cells: list[str]) -> str:
+    escaped = (cell.replace("|", r"\|") for cell in cells)
+    return f"| {' | '.join(escaped)} |"
 
 
 def comma_separated(table: Table, about: list[str]) -> str:
