@@ -39,7 +39,11 @@ def ray(
         here = {} if address else {"num_cpus": workers or os.cpu_count(), "include_dashboard": False}
         cluster.init(address=address, log_to_driver=False, **here)
     try:
-        task = cluster.remote(max_retries=RETRIES, num_cpus=1)(run)
+
+        @cluster.remote(max_retries=RETRIES, num_cpus=1)
+        def task(job: Job) -> Result:
+            return run(job)
+
         pending = {task.remote(job): job for job in jobs}
         while pending:
             for reference in cluster.wait(list(pending), num_returns=1)[0]:
