@@ -221,7 +221,7 @@ def test_estimators_by_name_are_the_library_s(evidence):
 def test_only_oracles_see_the_truth(evidence):
     given, truth = evidence
     assert not set(Evidence._fields) & {"clean", "T", "true_T", "truth"}
-    assert all(len(inspect.signature(estimator).parameters.keys() - {"aggregate", "tau", "random_order"}) == 1
+    assert all(len(inspect.signature(estimator).parameters.keys() - {"aggregate", "tau", "random_order", "rule", "quantile"}) == 1
                for estimator in ESTIMATORS.values())  # fmt: skip
     assert ORACLES["True T"](given, truth) is truth.T
     gold = np.abs(np.asarray(ORACLES["Our estimator gold"](given, truth)) - truth.T)[:, [0, 1], [1, 0]].sum()
@@ -236,6 +236,10 @@ def test_told_a_clean_side_our_estimator_gives_it_no_noise(evidence):
     given = given._replace(labels=labels, losses=-np.log(np.where(labels == 1, given.probs, 1 - given.probs))[None])
     found = np.asarray(ESTIMATORS["Our estimator"](given._replace(assume="missing")))
     assert found[:, 0, 1].max() < 1e-6
+    for name in ("T-estimator 97%", "Dual T-estimator max"):
+        free, found_told = (ESTIMATORS[name](given._replace(assume=word)) for word in ("general", "partial"))
+        assert np.allclose(found_told[:, 1], [0, 1])
+        assert np.allclose(found_told[:, 0], free[:, 0])
     assert np.abs(found[:, 1, 0] - 0.2).max() < 0.1
 
 

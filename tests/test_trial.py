@@ -6,7 +6,7 @@ import pytest
 
 from mlt_jax import pipeline, trial
 from mlt_jax.config import Config, resolve
-from mlt_jax.data import Dataset
+from mlt_jax.data import ArrayImages, Dataset
 from mlt_jax.methods import METHODS, Truth
 from mlt_jax.models import build
 from mlt_jax.trial import Bench, Schedule, Trial
@@ -116,3 +116,21 @@ def test_labels_chosen_by_class_come_from_its_epoch_of_least_validation_loss():
     # The validation loss still falls after 3 epochs: the last epoch's probabilities, with lower losses than before.
     assert (-np.log(given)).mean() < warm.losses[-1].mean()
     assert trial.clip_of(METHODS["Standard"]) == pipeline.CLIP
+
+
+@pytest.mark.slow
+def test_a_trial_trains_whole_networks_from_images():
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 60, (96, 32, 32, 3)).astype(np.uint8)
+    labels = (rng.random((96, 2)) < 0.5).astype(np.uint8)
+    pixels[..., :2] += 180 * labels[:, None, None]  # a class is a colour
+    data = Dataset("colours", tuple(map(str, range(96))), ("red", "green"), labels, image=ArrayImages(pixels))
+    parts = pipeline.Parts(data.take(range(64)), data.take(range(64, 96)), data, None)
+    bench = Bench(
+        lambda head, key: build("small", num_classes=2, key=key, head=head),
+        schedule=Schedule(epochs=3, sample_epoch=1, batch_size=16, learning_rate=3e-3),
+        images=True,
+    )
+    tried = Trial(bench, parts, Truth(None, data.labels[:64]))
+    assert tried.score("Standard")["mAP"] > 0.9
+    assert tried.score("WSIC")["mAP"] > 0.9

@@ -157,13 +157,13 @@ def load(options: Options, study: str, inputs: str) -> tuple[Dataset, Dataset | 
     if inputs == "labels" and not _has_features(options, dataset):
         return _labels_alone(options, study), None
     splits = [split for split in (train_split, test_split) if split is not None]
-    if options.backbone == "frozen" and inputs != "maps":
+    if options.backbone == "frozen" and inputs != "maps" and _has_features(options, dataset):
         found = [_features(options, dataset, split) for split in splits]
     else:
         found = [_images(options, dataset, split) for split in splits]
         if options.backbone == "frozen":
             model = build("resnet50", num_classes=20, key=jax.random.key(0), pretrained=options.pretrained)
-            found = [with_features(data, model, options.cache, maps=True) for data in found]
+            found = [with_features(data, model, options.cache, maps=inputs == "maps") for data in found]
     return found[0], found[1] if len(found) > 1 else None
 
 
@@ -175,8 +175,6 @@ def _has_features(options: Options, dataset: str) -> bool:
 def _features(options: Options, dataset: str, split: str) -> Dataset:
     """Features of a split, by the label file, or by the devkit's list for VOC's train and val."""
     dataset, split = split.split("/") if "/" in split else (dataset, split)
-    if not _has_features(options, dataset):
-        raise Missing(f"no {dataset}_features.npz; pass --features-dir")
     if dataset.startswith("voc") and split in ("train", "val"):
         whole = datasets.load(dataset, split="trainval", features=options.features_dir)
         position = {name: row for row, name in enumerate(whole.ids)}
@@ -201,7 +199,7 @@ def _images(options: Options, dataset: str, split: str) -> Dataset:
     try:
         return datasets.load(dataset, split=split, data_dir=options.devkit)
     except (OSError, ValueError) as error:
-        raise Missing(f"not run, no images ({error})") from error
+        raise Missing("not run, no images") from error
 
 
 @cache

@@ -13,7 +13,8 @@ class Options:
     features_dir: Path | None = None
     """folder of DATASET_features.npz and DATASET_labels.npz (coco2014_train_labels.npz for COCO's labels alone)"""
     devkit: Path | None = None
-    """folder that holds VOCdevkit: VOC2007's lists of train and val, and images for AGCN and CSRA"""
+    """folder that holds VOCdevkit: VOC2007's lists of train and val; images for AGCN, CSRA, finetune, and for whatever
+    has no features"""
     pretrained: str | None = None
     """ResNet-50 weights (.npz, .safetensors, or a name on the Hugging Face hub), for AGCN, CSRA and finetune"""
     backbone: str = "frozen"
