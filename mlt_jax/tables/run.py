@@ -32,9 +32,9 @@ STAND_IN = (
     "VOC2007 `trainval`; T errors are of VOC2007 `trainval` and VOC2012 `trainval`, 90 % of the examples."
 )
 TOLD = (
-    '"Our estimator" and "Reweight-Ours" are the paper\'s recipe with the rule of its code (residual); they, T and Dual-T '
-    "are told which side is noise-free in the first four settings, as that code is (the printed rows of T and Dual-T fit "
-    'only so); "blind" is this library\'s default, told nothing.'
+    '"Our estimator" and "Reweight-Ours" are the paper\'s recipe with the rule of its code (residual); they, T and '
+    "Dual-T are told which side is noise-free in the first four settings, as that code is (the printed rows of T and "
+    'Dual-T fit only so); "blind" is this library\'s default, told nothing.'
 )
 CHOICES = (
     "CDR is told the share of wrong labels; WSIC has the noisy label in place of the clean one; PMD noise flips "
