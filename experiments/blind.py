@@ -39,19 +39,15 @@ def main(options: Options) -> None:
         for seed in range(options.seeds):
             chance = np.random.default_rng(seed).random(data.labels.shape)
             labels = np.where(data.labels == 1, chance >= rates[1], chance < rates[0]).astype(np.uint8)
-            plain = cross_val_logits(data.features, labels, seed=seed)
-            for share in (True, False):
-                first = estimate_from_scores(plain, labels, share=share)
-                corrected = cross_val_logits(data.features, labels, seed=seed, T=first.T)
-                final = estimate_from_scores(corrected, labels, share=share)
-                for name, found in (("corrected", final), ("plain", first)):
-                    way = f"{name} heads, {'shared' if share else 'alone'}"
-                    error = transition_error(found.T, T) / options.seeds
-                    errors.setdefault(way, np.zeros(len(settings)))[s] += error
-                    known = np.isfinite(found.stderr).all(axis=1)
-                    off = np.abs(np.stack([found.rho_neg, found.rho_pos], 1) - rates)
-                    inside = off <= 1.96 * np.asarray(found.stderr)
-                    covered.setdefault(way, []).append(float(inside[known].mean()))
+            scores = cross_val_logits(data.features, labels, seed=seed)
+            for way, share in (("shared", True), ("alone", False)):
+                found = estimate_from_scores(scores, labels, share=share)
+                error = transition_error(found.T, T) / options.seeds
+                errors.setdefault(way, np.zeros(len(settings)))[s] += error
+                known = np.isfinite(found.stderr).all(axis=1)
+                off = np.abs(np.stack([found.rho_neg, found.rho_pos], 1) - rates)
+                inside = off <= 1.96 * np.asarray(found.stderr)
+                covered.setdefault(way, []).append(float(inside[known].mean()))
         print(rates, {name: round(float(row[s]), 2) for name, row in errors.items()}, flush=True)
     print(f"{options.dataset}, {len(data.ids)} examples, {options.seeds} seeds")
     for name, row in errors.items():
