@@ -30,9 +30,11 @@ _STARTS = [(neg, pos, 0.0, 0.0) for neg in (-5.0, -1.5) for pos in (-3.0, 0.0)]
 # A rate is pulled towards 0 with the weight of about one example, which only matters where the data say nothing.
 _PULL = 0.05
 # Scores are logits, so slopes are about 1: without that, a score that says little is read as a long way from its ends.
-_SLOPE_SPREAD = 0.3
+_SLOPE_SPREAD = 0.5
 # Rates of classes are never taken to differ by less than this: part of the errors is common to them.
-_LEAST_SPREAD = 0.02
+_LEAST_SPREAD = 0.01
+# No rate is taken as surer than this: the curve is only about right.
+_LEAST_ERROR = 0.005
 _FEWEST, _CHI2_3_95, _BINS, _MISFIT_BINS = 10, 7.815, 1000, 20
 
 
@@ -78,7 +80,7 @@ def estimate_from_scores(
     positives, size = jnp.sum(y, axis=0), jnp.sum(known, axis=0).astype(s.dtype)
     enough = (positives >= _FEWEST) & (size - positives >= _FEWEST)
     told = enough & (curve.predictive > _CHI2_3_95) & jnp.all(jnp.isfinite(curve.stderr), axis=1)
-    rates, stderr = np.asarray(curve.rates), np.asarray(curve.stderr)
+    rates, stderr = np.asarray(curve.rates), np.maximum(curve.stderr, _LEAST_ERROR)
     if share and int(told.sum()) >= 4:
         rates, stderr = _share(rates, stderr, np.asarray(told))
     else:
@@ -208,7 +210,7 @@ def _misfit(theta: Float[Array, "4"], bins: Bins) -> Float[Array, ""]:
 def _share(rates: np.ndarray, stderr: np.ndarray, told: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Rates and errors after each class has listened to the others: Paule and Mandel's spread, then shrinkage."""
     told = told[:, None]
-    own = np.where(told, np.maximum(stderr, 1e-4) ** 2, 1.0)
+    own = np.where(told, stderr**2, 1.0)
 
     def centre(spread: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         weight = told / (own + spread)

@@ -7,9 +7,9 @@ import numpy as np
 
 from mlt_jax.anchors import dual_t, t_estimator
 from mlt_jax.asymptotes import estimate_from_scores
-from mlt_jax.crossfit import cross_val_logits
+from mlt_jax.crossfit import cross_val_logits, principal_components
 from mlt_jax.estimator import Status, TransitionEstimate, estimate_all, implied_prior
-from mlt_jax.labels import as_labels, as_matrix
+from mlt_jax.labels import Labels, as_labels, as_matrix
 from mlt_jax.selection import losses_from_probs, select_clean
 
 
@@ -48,7 +48,7 @@ def estimate(
     if method not in ("auto", "recipe", "dual-t", "t"):
         raise ValueError(f'method: {method!r}; pass "auto", "recipe", "dual-t" or "t"')
     if method == "auto" and features is not None:
-        return estimate_from_scores(cross_val_logits(features, checked), checked)
+        return from_features(features, checked)
     if method == "auto" and losses is None and np.ndim(probs) == 2:
         p = np.clip(as_matrix(probs, checked, name="probs", low=0, high=1), 1e-6, 1 - 1e-6)
         return estimate_from_scores(np.log(p) - np.log1p(-p), checked)
@@ -71,6 +71,14 @@ def estimate(
         min_selected=min_selected,
         stderr=True,
     )
+
+
+def from_features(features: Any, labels: Labels, *, seed: int = 0, share: bool = True) -> TransitionEstimate:
+    """Transition matrices from features (n, d): cross-fitted heads, a first T, heads corrected by it, the final T."""
+    x = principal_components(features, len(labels.values), 512)
+    first = estimate_from_scores(cross_val_logits(x, labels, seed=seed), labels, share=share)
+    corrected = cross_val_logits(x, labels, seed=seed, T=first.T)
+    return estimate_from_scores(corrected, labels, share=share)
 
 
 def _from_anchors(T: Any, values: np.ndarray, observed: np.ndarray | None) -> TransitionEstimate:

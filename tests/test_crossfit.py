@@ -64,6 +64,17 @@ def test_constant_features_and_one_valued_labels_give_finite_logits():
     np.testing.assert_allclose(logits[:, 0], 0, atol=0.6)
 
 
+def test_heads_corrected_by_T_predict_the_clean_label(data):
+    features, clean, rng = data
+    chance = rng.random(clean.shape)
+    noisy = np.where(clean, chance >= 0.4, chance < 0.1)
+    plain = 1 / (1 + np.exp(-cross_val_logits(features, noisy)))
+    T = np.tile([[0.9, 0.1], [0.4, 0.6]], (3, 1, 1))
+    corrected = 1 / (1 + np.exp(-cross_val_logits(features, noisy, T=T)))
+    assert 1 - corrected[clean].mean() < 0.5 * (1 - plain[clean].mean())
+    assert corrected[~clean].mean() < plain[~clean].mean()
+
+
 def test_folds_are_dealt_by_seed(data):
     features, clean, _ = data
     one, again, other = (cross_val_logits(features, clean, seed=seed) for seed in (0, 0, 1))
@@ -76,6 +87,7 @@ def test_folds_are_dealt_by_seed(data):
     [
         ({"folds": 1}, "folds: 1; pass 2 to 1500"),
         ({"features": np.zeros((10, 4))}, r"features: shape \(10, 4\)"),
+        ({"T": np.eye(2)}, r"T: shape \(2, 2\)"),
         ({"features": np.full((1500, 4), np.nan)}, "features: row 0 is not finite"),
     ],
 )
