@@ -23,7 +23,7 @@ import tyro
 
 import mlt_jax
 from mlt_jax import TransitionEstimate, cross_val_logits, estimate_from_scores, losses_from_probs
-from mlt_jax.asymptotes import fit_curves
+from mlt_jax.asymptotes import SideTest, side_test
 from mlt_jax.crossfit import head_logits, principal_components
 from mlt_jax.data import Dataset, load
 from mlt_jax.estimator import as_matrices
@@ -141,17 +141,16 @@ def as_rates(found: TransitionEstimate) -> np.ndarray:
 
 def rows(
     features: np.ndarray, x: np.ndarray, labels: np.ndarray, truth: np.ndarray, seed: int, ablation: bool
-) -> Iterator[tuple[str, TransitionEstimate]]:
+) -> Iterator[tuple[str, Any]]:
     """Each row's name and estimate; x are the features' principal components, truth only tells "told" its side."""
     n, q = labels.shape
     scores = cross_val_logits(x, labels, seed=seed)
     first = estimate_from_scores(scores, labels)
     corrected = cross_val_logits(x, labels, seed=seed, T=first.T)
+    yield "sides", side_test(corrected, labels)
     ours = estimate_from_scores(corrected, labels)
     yield "ours", ours
     yield "ours, each class alone", estimate_from_scores(corrected, labels, share=False)
-    curve = fit_curves(jnp.asarray(corrected), jnp.asarray(labels, jnp.float32), jnp.ones((n, q), bool))
-    yield "evidence", ours._replace(stderr=curve.evidence, residual=curve.misfit)
     yield "ours, heads not corrected", first
     yield "ours, both left out", estimate_from_scores(scores, labels, share=False)
     anchors = as_matrices(jnp.asarray(quantile_anchors(scores, labels)))
@@ -159,9 +158,10 @@ def rows(
     raw, y = jnp.asarray(features), jnp.asarray(labels, jnp.float32)
     probs = np.asarray(linear_head(raw, y, jnp.arange(n)))
     recipe = partial(mlt_jax.estimate, labels, losses=losses_from_probs(probs, labels), probs=probs, method="recipe")
-    yield "recipe, blind", recipe(aggregate="medoid")
+    blind = recipe(aggregate="medoid")
+    yield "recipe, blind", blind
     side = "missing" if not truth[:, 0].any() else "partial" if not truth[:, 1].any() else "general"
-    yield "recipe, told the side", recipe(aggregate="medoid", assume=side)
+    yield "recipe, told the side", blind if side == "general" else recipe(aggregate="medoid", assume=side)
     if not ablation:
         return
     everyone = jnp.ones((n, 1), bool)
@@ -177,12 +177,12 @@ def rows(
 
 
 def measure(options: Options, data: Dataset, x: np.ndarray, noise: str, seed: int) -> dict[str, Any]:
-    """Rates, standard errors and status of every row under one noise, and the p-values of noise-free sides."""
+    """Rates, standard errors and status of every row under one noise, and the p-values of both sides."""
     labels, truth = corrupt(data.labels, noise, seed)
     result: dict[str, Any] = {"truth": truth.tolist(), "rows": {}}
     for name, found in rows(np.asarray(data.features), x, labels, truth, seed, options.ablation):
-        if name == "evidence":
-            result |= {"evidence": np.asarray(found.stderr).tolist(), "misfit": np.asarray(found.residual).tolist()}
+        if isinstance(found, SideTest):
+            result["sides"] = {key: value.tolist() for key, value in found._asdict().items()}
             continue
         fields = {"rates": as_rates(found), "stderr": np.asarray(found.stderr), "status": np.asarray(found.status)}
         result["rows"][name] = {key: value.tolist() for key, value in fields.items()}
@@ -217,6 +217,21 @@ def report(dataset: str, results: dict[tuple[str, int], dict[str, Any]]) -> None
         print(f"{way:29} eight settings{cells[0]}   by class{cells[1]}   pairs{cells[2]}")
 
 
+def report_sides(dataset: str, results: dict[tuple[str, int], dict[str, Any]]) -> None:
+    """Prints how often sides with and without noise were called noisy, over the eight settings."""
+    print(f"\n{dataset}: called noisy, of the sides of the eight settings")
+    kept = [result for (noise, _), result in results.items() if noise in noises(dataset)[:8]]
+    noisy = np.concatenate([np.array(result["truth"])[0] > 0 for result in kept])
+    overall = np.concatenate([result["sides"]["overall"] for result in kept])
+    by_class = np.concatenate([np.array(result["sides"]["by_class"]).T for result in kept])
+    for name, side in (("without noise", ~noisy), ("with noise", noisy)):
+        print(
+            f"{name:14} classes at 0.05: {100 * (by_class[side] < 0.05).mean():5.1f} %, overall at 0.05, 0.01, 0.001: "
+            + ", ".join(f"{int((overall[side] < level).sum())}" for level in (0.05, 0.01, 0.001))
+            + f" of {int(side.sum())}"
+        )
+
+
 def main(options: Options) -> None:
     """Measures what is not there yet and prints the tables."""
     data, begin = load(options.dataset, features=options.data), time.monotonic()
@@ -233,6 +248,7 @@ def main(options: Options) -> None:
             if path.exists():
                 results[noise, seed] = json.loads(path.read_text())
     report(options.dataset, results)
+    report_sides(options.dataset, results)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ rho_neg, far up at 1 - rho_pos. Anchor methods read both ends off the few most e
 fitted, with a logistic `P(clean = 1 | score) = sigmoid(slope * score + offset)`: four parameters per class by maximum
 likelihood, so every example counts. It needs scores whose ends are pure (the anchor assumption) and a curve that is
 about logistic in the score, as the logits of a linear head are; it needs no selection, and no correlations.
+A noise-free side is a curve that ends at 0, or at 1, which can be tested (`side_test`).
 
 Classes lend each other strength: their rates are taken as drawn from a common distribution whose spread is estimated
 too, so that rates that differ beyond their errors stay apart and the others move together (empirical Bayes).
@@ -22,7 +23,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from mlt_jax.estimator import Status, TransitionEstimate, as_matrices, implied_prior
-from mlt_jax.labels import as_labels, as_matrix
+from mlt_jax.labels import Labels, as_labels, as_matrix
 
 _STEPS = 40
 # Starts of (logit rho_neg, logit rho_pos, log slope, offset): little or much noise on either side.
@@ -58,6 +59,13 @@ class Curve(NamedTuple):
     misfit: Float[Array, "*q"]  # chi-square per degree of freedom over 20 score bins
 
 
+class SideTest(NamedTuple):
+    """P-values of "no given label of this kind is wrong": first rho_neg = 0, then rho_pos = 0."""
+
+    by_class: Float[np.ndarray, "q 2"]  # NaN where the scores do not predict the labels
+    overall: Float[np.ndarray, "2"]  # of all classes together
+
+
 def estimate_from_scores(
     scores: Any, labels: Any, *, share: bool = True, observed: Any = None, coding: str = "01"
 ) -> TransitionEstimate:
@@ -73,13 +81,7 @@ def estimate_from_scores(
     `residual` is the misfit of the curve over 20 score bins, 1 being sampling noise; `partners` is 0.
     """
     checked = as_labels(labels, coding=coding, observed=observed)
-    s = jnp.asarray(as_matrix(scores, checked, name="scores"))
-    known = jnp.asarray(checked.observed if checked.observed is not None else np.ones(s.shape, bool))
-    y = jnp.asarray(checked.values, s.dtype)
-    curve = fit_curves(s, y, known)
-    positives, size = jnp.sum(y, axis=0), jnp.sum(known, axis=0).astype(s.dtype)
-    enough = (positives >= _FEWEST) & (size - positives >= _FEWEST)
-    told = enough & (curve.predictive > _CHI2_3_95) & jnp.all(jnp.isfinite(curve.stderr), axis=1)
+    curve, enough, told, frequency = _read(scores, checked)
     rates, stderr = np.asarray(curve.rates), np.maximum(curve.stderr, _LEAST_ERROR)
     if share and int(told.sum()) >= 4:
         rates, stderr = _share(rates, stderr, np.asarray(told))
@@ -87,21 +89,47 @@ def estimate_from_scores(
         rates, stderr = np.where(told[:, None], rates, 0), np.where(told[:, None], stderr, np.nan)
     rates = np.clip(rates, 0, None)
     rates /= np.maximum(1, rates.sum(1, keepdims=True) / 0.99)
-    T = as_matrices(jnp.asarray(rates, s.dtype))
+    T = as_matrices(jnp.asarray(rates, curve.rates.dtype))
     status = jnp.where(enough, jnp.where(told, Status.POSTERIOR, Status.UNIDENTIFIABLE), Status.TOO_FEW)
     return TransitionEstimate(
         T=T,
-        prior=implied_prior(T, positives / jnp.maximum(size, 1)),
-        stderr=jnp.asarray(stderr, s.dtype),
+        prior=implied_prior(T, frequency),
+        stderr=jnp.asarray(stderr, T.dtype),
         status=status.astype(jnp.int32),
         partners=jnp.zeros(len(T), jnp.int32),
         residual=jnp.where(told, curve.misfit, 0),
     )
 
 
-def side_p_values(curve: Curve) -> Float[Array, "q 2"]:
-    """P-values of "rho_neg is 0" and "rho_pos is 0", per class: likelihood-ratio tests with the rate at its bound."""
-    return 0.5 * jax.scipy.special.erfc(jnp.sqrt(curve.evidence / 2))
+def side_test(scores: Any, labels: Any, *, observed: Any = None, coding: str = "01") -> SideTest:
+    """Is a side free of noise? P-values of "rho_neg is 0" and of "rho_pos is 0", from out-of-sample logits (n, q).
+
+    Likelihood-ratio tests with the rate at its bound, where the statistic is 0 half of the time and else chi-square
+    with 1 degree of freedom; it is divided by the misfit of the curve where that is above 1. `overall` adds the
+    classes up. The curve is only about right, so take a side as noisy below 0.001 rather than below 0.05.
+    """
+    from scipy.stats import binom, chi2, norm  # slow to import, and only needed here
+
+    curve, _, told_classes, _ = _read(scores, as_labels(labels, coding=coding, observed=observed))
+    evidence = np.asarray(curve.evidence / jnp.maximum(curve.misfit, 1)[:, None], float)
+    told = np.asarray(told_classes)
+    p = np.where(evidence > 0, norm.sf(np.sqrt(evidence)), 1)
+    m = int(told.sum())
+    free = np.arange(1, m + 1)[:, None]
+    both = (binom.pmf(free, m, 0.5) * chi2.sf(evidence[told].sum(0), free)).sum(0)
+    return SideTest(np.where(told[:, None], p, np.nan), both if m else np.full(2, np.nan))
+
+
+def _read(scores: Any, labels: Labels) -> tuple[Curve, Bool[Array, "q"], Bool[Array, "q"], Float[Array, "q"]]:
+    """Curves; which classes have enough given labels; which also have scores that predict them; P(given = 1)."""
+    s = jnp.asarray(as_matrix(scores, labels, name="scores"))
+    known = jnp.asarray(labels.observed if labels.observed is not None else np.ones(s.shape, bool))
+    y = jnp.asarray(labels.values, s.dtype)
+    curve = fit_curves(s, y, known)
+    positives, size = jnp.sum(y, axis=0), jnp.sum(known, axis=0).astype(s.dtype)
+    enough = (positives >= _FEWEST) & (size - positives >= _FEWEST)
+    told = enough & (curve.predictive > _CHI2_3_95) & jnp.all(jnp.isfinite(curve.stderr), axis=1)
+    return curve, enough, told, positives / jnp.maximum(size, 1)
 
 
 def fit_curves(scores: Float[Array, "n q"], labels: Float[Array, "n q"], known: Bool[Array, "n q"]) -> Curve:
