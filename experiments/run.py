@@ -7,12 +7,15 @@ python experiments/run.py --dataset=voc2012 --data-dir=~/data --pretrained=timm/
 import tyro
 
 from mlt_jax.config import Config
+from mlt_jax.models import cpu
 from mlt_jax.processes import join
 from mlt_jax.run import run
 
 
 def main(config: Config) -> None:
     """Joins the other processes, if there are any, and runs."""
+    if cpu.alone():
+        cpu.tune()
     join(config.coordinator, config.num_processes, config.process_id)
     run(config)
 

@@ -6,7 +6,7 @@ from mlt_jax.cooccurrence import Tables, count
 from mlt_jax.crossfit import cross_val_logits
 from mlt_jax.estimator import Status, TransitionEstimate, estimate_all, estimate_from_tables, estimate_pair
 from mlt_jax.labels import Labels, as_labels
-from mlt_jax.recipe import estimate
+from mlt_jax.recipe import estimate, noisy_sides
 from mlt_jax.selection import losses_from_probs, select_clean
 from mlt_jax.uncertainty import bootstrap
 
@@ -28,6 +28,7 @@ __all__ = [
     "estimate_from_tables",
     "estimate_pair",
     "losses_from_probs",
+    "noisy_sides",
     "select_clean",
     "t_estimator",
 ]

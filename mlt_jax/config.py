@@ -74,8 +74,8 @@ class Config:
     sample_epoch: int | None = None
     """the losses of the (at most) 5 epochs up to this one select the clean labels; by default half of the epochs,
     all of them on digits"""
-    batch_size: int = 128
-    """over all processes"""
+    batch_size: int | None = None
+    """over all processes; by default 128 (digits: 32)"""
     accumulate: int = 1
     """parts into which each batch is cut to save memory"""
     learning_rate: float | None = None
@@ -135,6 +135,7 @@ def resolve(config: Config) -> Config:
         epochs=epochs,
         sample_epoch=config.sample_epoch or (epochs if config.dataset == "digits" else max(1, epochs // 2)),
         learning_rate=config.learning_rate or rate,
+        batch_size=config.batch_size or (32 if config.dataset == "digits" else 128),
         train_split=config.train_split or train,
         test_split=config.test_split or test,
         workdir=config.workdir or Path("runs") / f"{config.dataset}-{noise}",

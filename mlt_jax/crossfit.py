@@ -5,12 +5,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from mlt_jax.estimator import as_transition
 from mlt_jax.labels import as_labels
 
-_STEPS, _RATE = 200, 0.05
+# Newton steps, and steps of conjugate gradients in each: on real features the loss is at its floor then.
+_STEPS, _INNER = 4, 8
+# Cells (examples x classes x folds) that are solved together; bounds the memory.
+_CELLS = 2**24
 
 
 def cross_val_logits(
@@ -20,7 +23,7 @@ def cross_val_logits(
     folds: int = 5,
     seed: int = 0,
     T: Any = None,
-    l2: float = 1e-3,
+    l2: float = 3e-3,
     components: int = 512,
     observed: Any = None,
     coding: str = "01",
@@ -41,18 +44,25 @@ def cross_val_logits(
         raise ValueError(f"folds: {folds}; pass 2 to {n}, the number of examples")
     x = principal_components(features, n, components)
     fold = np.random.default_rng(seed).permutation(n) % folds
+    train = fold[:, None] != np.arange(folds)
     rates = jnp.zeros((q, 2)) if T is None else as_transition(T, q)[:, jnp.array([0, 1]), jnp.array([1, 0])]
-    known = jnp.asarray(checked.observed if checked.observed is not None else np.ones((n, q), bool))
-    y = jnp.asarray(checked.values, x.dtype)
     logits = np.empty((n, q), np.float32)
-    for k in range(folds):  # one after the other: together they would need `folds` times the memory
-        held_out = fold == k
-        logits[held_out] = np.asarray(_head_logits(x, y, known & jnp.asarray(~held_out)[:, None], rates, l2))[held_out]
+    block = max(1, _CELLS // (n * folds))
+    for start in range(0, q, block):  # all classes together would need too much memory where there are thousands
+        part = slice(start, start + block)
+        y = checked.values[:, part]
+        known = np.broadcast_to(True, y.shape) if checked.observed is None else checked.observed[:, part]
+        heads = head_logits(x, jnp.asarray(y, x.dtype), jnp.asarray(known), jnp.asarray(train), rates[part], l2)
+        logits[:, part] = np.asarray(heads)[np.arange(n), fold]
     return logits
 
 
-def principal_components(features: Any, n: int, components: int) -> Float[Array, "n k"]:
-    """The first principal components of (n, d) features, scaled to a total variance of 100."""
+def principal_components(features: Any, n: int, components: int, *, seed: int = 0) -> Float[Array, "n k"]:
+    """The first principal components of (n, d) features, scaled to a total variance of 100.
+
+    By two steps of subspace iteration, a tenth of the time of an eigendecomposition: the last components are mixed with
+    those that follow, which does not matter here (89 instead of 90 % of the variance of 2,048 ResNet features).
+    """
     x = np.asarray(features)
     if x.ndim != 2 or len(x) != n or x.dtype.kind not in "fiu":
         raise ValueError(f"features: shape {x.shape}, dtype {x.dtype}; pass ({n}, d) real numbers, a row per example")
@@ -60,35 +70,79 @@ def principal_components(features: Any, n: int, components: int) -> Float[Array,
         raise ValueError(f"features: row {int((~np.isfinite(x)).any(1).argmax())} is not finite; drop or mend it")
     x = x.astype(np.float32)
     x = x - x.mean(0)
-    variance, axes = np.linalg.eigh(x.T @ x / n)
-    axes = axes[:, ::-1][:, :components]
-    total = float(variance[::-1][:components].sum())
-    return jnp.asarray(x @ axes * (10 / np.sqrt(total) if total > 0 else 0.0))
+    second = x.T @ x / n
+    axes = np.random.default_rng(seed).normal(size=(len(second), min(components, *x.shape))).astype(np.float32)
+    for _ in range(2):
+        axes = np.linalg.qr(second @ axes)[0]
+    axes = axes @ np.linalg.eigh(axes.T @ second @ axes)[1][:, ::-1]
+    z = x @ axes
+    total = float((z**2).sum() / n)
+    return jnp.asarray(z * np.float32(10 / np.sqrt(total) if total > 0 else 0))
 
 
 @jax.jit
-def _head_logits(
-    x: Float[Array, "n k"], y: Float[Array, "n q"], train: Array, rates: Float[Array, "q 2"], l2: float | Array
-) -> Float[Array, "n q"]:
-    """Logits of all examples by heads fitted to the cells in `train`: full-batch Adam on a decaying rate."""
-    import optax  # not needed by those who bring their own probabilities
+def head_logits(
+    x: Float[Array, "n k"],
+    y: Float[Array, "n q"],
+    known: Bool[Array, "n q"],
+    train: Bool[Array, "n folds"],
+    rates: Float[Array, "q 2"],
+    l2: float | Array,
+) -> Float[Array, "n folds q"]:
+    """Logits of all examples by the heads of every fold, fitted to the examples in `train`.
 
-    weight = train.astype(x.dtype) / jnp.maximum(jnp.sum(train, axis=0), 1).astype(x.dtype)[None]
-    rho_neg, kept = rates[None, :, 0], 1 - jnp.sum(rates, axis=1)[None]
+    P(label = 1) is `rho_neg + (1 - rho_neg - rho_pos) sigmoid(logit)`, with the rates given.
+    Newton's method with the expected curvature, on all heads at once, a column each. A step is solved by conjugate
+    gradients: components are uncorrelated, so that curvature is nearly diagonal and few of them do.
+    """
+    n, shape = len(x), (len(x), train.shape[1], y.shape[1])
+    weight = (train[:, :, None] & known[:, None]).reshape(n, -1).astype(x.dtype)
+    weight /= jnp.maximum(jnp.sum(weight, axis=0, keepdims=True), 1)
+    y = jnp.broadcast_to(y[:, None], shape).reshape(n, -1)
+    # Heads cannot be told apart from a constant where little of the label is kept.
+    rho_neg, kept = (jnp.tile(r, shape[1])[None] for r in (rates[:, 0], jnp.maximum(1 - jnp.sum(rates, axis=1), 0.1)))
+    x = jnp.concatenate([x, jnp.ones((n, 1), x.dtype)], axis=1)
+    variance = jnp.mean(x**2, axis=0)[:, None]
+    penalty = jnp.full(variance.shape, l2, x.dtype).at[-1].set(0)
 
-    def loss(params: tuple[Array, Array]) -> Array:
-        given = jnp.clip(rho_neg + kept * jax.nn.sigmoid(x @ params[0] + params[1][None]), 1e-6, 1 - 1e-6)
-        entropy = -(y * jnp.log(given) + (1 - y) * jnp.log1p(-given))
-        return jnp.sum(weight * entropy) + l2 / 2 * jnp.sum(params[0] ** 2)
+    def dot(u: Float[Array, "k h"], v: Float[Array, "k h"]) -> Float[Array, "1 h"]:
+        return jnp.sum(u * v, axis=0, keepdims=True)
 
-    adam = optax.adam(optax.cosine_decay_schedule(_RATE, _STEPS))
+    def given(clean: Float[Array, "n h"]) -> Float[Array, "n h"]:
+        return jnp.clip(rho_neg + kept * clean, 1e-6, 1 - 1e-6)
 
-    def step(carry: Any, _: None) -> tuple[Any, None]:
-        params, state = carry
-        with jax.numpy_dtype_promotion("standard"):  # optax promotes; strict sessions need not care
-            updates, state = adam.update(jax.grad(loss)(params), state)
-        return (optax.apply_updates(params, updates), state), None
+    def newton(carry: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], None]:
+        w, z = carry
+        clean = jax.nn.sigmoid(z)
+        p, slope = given(clean), kept * clean * (1 - clean)
+        pull = weight * slope / (p * (1 - p))
+        bend = pull * slope
+        scale = jnp.sum(bend, axis=0, keepdims=True) * variance + penalty + 1e-8
 
-    start = jnp.zeros((x.shape[1], y.shape[1]), x.dtype), jnp.full(y.shape[1], -2.0, x.dtype)
-    (w, b), _ = jax.lax.scan(step, (start, adam.init(start)), None, length=_STEPS)[0]
-    return x @ w + b[None]
+        def conjugate(state: Any, _: None) -> tuple[Any, None]:
+            step, z_step, rest, way, size = state
+            z_way = x @ way
+            bent = x.T @ (bend * z_way) + penalty * way
+            length = size / jnp.maximum(dot(way, bent), 1e-30)
+            rest = rest - length * bent
+            new_size = dot(rest, rest / scale)
+            new_way = rest / scale + new_size / jnp.maximum(size, 1e-30) * way
+            return (step + length * way, z_step + length * z_way, rest, new_way, new_size), None
+
+        rest = x.T @ (pull * (y - p)) - penalty * w
+        state = jnp.zeros_like(w), jnp.zeros_like(z), rest, rest / scale, dot(rest, rest / scale)
+        step, z_step = jax.lax.scan(conjugate, state, None, length=_INNER)[0][:2]
+
+        def loss(length: Float[Array, ""]) -> Float[Array, "1 h"]:
+            p, new = given(jax.nn.sigmoid(z + length * z_step)), w + length * step
+            entropy = -jnp.log(jnp.where(y == 1, p, 1 - p))
+            return jnp.sum(weight * entropy, axis=0, keepdims=True) + dot(penalty / 2 * new, new)
+
+        lengths = jnp.array([1, 0.3, 0.1, 0], x.dtype)  # nearly always 1
+        length = lengths[jnp.argmin(jax.lax.map(loss, lengths), axis=0)]
+        return (w + length * step, z + length * z_step), None
+
+    share = jnp.clip((jnp.sum(weight * y, axis=0) - rho_neg[0]) / kept[0], 0.01, 0.99)
+    start = jnp.zeros((x.shape[1], y.shape[1]), x.dtype).at[-1].set(jnp.log(share) - jnp.log1p(-share))
+    (_, z), _ = jax.lax.scan(newton, (start, x @ start), None, length=_STEPS)
+    return z.reshape(shape)

@@ -25,7 +25,8 @@ from mlt_jax.data import Dataset
 from mlt_jax.estimator import TransitionEstimate
 from mlt_jax.feeds import Feed, Resident, Step, Streamed
 from mlt_jax.models import Model, build
-from mlt_jax.processes import say
+from mlt_jax.models.pretrained import save
+from mlt_jax.processes import is_main, say
 from mlt_jax.records import Log, write_json, write_transition
 
 CLIP, KEPT_EPOCHS, VALIDATION = 10.0, 5, 0.1
@@ -114,7 +115,7 @@ def build_model(config: Config, train: Dataset, key: PRNGKeyArray) -> Model:
 
 def build_engine(config: Config, train: Dataset) -> Engine:
     """Model, feed and the two compiled steps: plain for the warm-up, corrected by T after it."""
-    assert config.learning_rate is not None
+    assert config.batch_size is not None
     model = build_model(config, train, jax.random.key(0))
     resident = train.features is not None and jax.process_count() == 1
     options = {"size": config.image_size, "workers": config.workers, "on_error": config.on_error}
@@ -209,6 +210,9 @@ class _SeedRun:
             self.spend(phase)
             self.save_if_due()
         params, stats = self.tree["best"]
+        if phase == "estimated" and is_main():
+            model = self.engine.model
+            save(self.folder / "weights", model.name, params, stats, model.preprocess)
         logits = self.feed.predict(params, stats, self.parts.test)
         scores = metrics.evaluate(_sigmoid(logits), self.parts.test.labels, self.parts.test.ignore)
         self.at.tests[phase] = scores | {"validation_mAP": self.at.best_map, "epoch": self.at.best_epoch + 1}
@@ -226,6 +230,7 @@ class _SeedRun:
             if done < steps:
                 self.save_if_due()
 
+        assert self.config.batch_size is not None
         steps = len(data.ids) // self.config.batch_size
         step = self.engine.warm if phase == "standard" else self.engine.corrected
         # Another order of examples in each phase.

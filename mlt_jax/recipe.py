@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from mlt_jax.anchors import dual_t, t_estimator
-from mlt_jax.asymptotes import estimate_from_scores
-from mlt_jax.crossfit import cross_val_logits
+from mlt_jax.asymptotes import SideTest, estimate_from_scores, side_test
+from mlt_jax.crossfit import cross_val_logits, principal_components
 from mlt_jax.estimator import Status, TransitionEstimate, estimate_all, implied_prior
 from mlt_jax.labels import Labels, as_labels, as_matrix
 from mlt_jax.selection import losses_from_probs, select_clean
@@ -48,10 +48,9 @@ def estimate(
     if method not in ("auto", "recipe", "dual-t", "t"):
         raise ValueError(f'method: {method!r}; pass "auto", "recipe", "dual-t" or "t"')
     if method == "auto" and features is not None:
-        return from_features(features, checked)
+        return estimate_from_scores(scores_from_features(features, checked), checked)
     if method == "auto" and losses is None and np.ndim(probs) == 2:
-        p = np.clip(as_matrix(probs, checked, name="probs", low=0, high=1), 1e-6, 1 - 1e-6)
-        return estimate_from_scores(np.log(p) - np.log1p(-p), checked)
+        return estimate_from_scores(_logits(probs, checked), checked)
     if losses is None and probs is None:
         raise ValueError(f"losses: method={method!r} reads losses or probs, not features; pass one of them")
     last = None if probs is None else probs[-1] if np.ndim(probs) == 3 else probs
@@ -73,11 +72,33 @@ def estimate(
     )
 
 
-def from_features(features: Any, labels: Labels, *, seed: int = 0, share: bool = True) -> TransitionEstimate:
-    """Transition matrices from features (n, d): cross-fitted heads, a first T, heads corrected by it, the final T."""
-    first = estimate_from_scores(cross_val_logits(features, labels, seed=seed), labels, share=share)
-    corrected = cross_val_logits(features, labels, seed=seed, T=first.T)
-    return estimate_from_scores(corrected, labels, share=share)
+def noisy_sides(
+    labels: Any, *, probs: Any = None, features: Any = None, observed: Any = None, coding: str = "01"
+) -> SideTest:
+    """P-values of "no given positive is wrong" (rho_neg = 0) and "no given negative is" (rho_pos = 0).
+
+    `overall` (2,) is for all classes together, `by_class` (q, 2) for each; see `asymptotes.side_test`. Below 0.001 the
+    side has noise; otherwise nothing speaks against `assume="missing"`, or `assume="partial"`.
+    labels, out-of-sample (n, q) probs or (n, d) features: as in `estimate`.
+    """
+    checked = as_labels(labels, coding=coding, observed=observed)
+    if features is not None:
+        return side_test(scores_from_features(features, checked), checked)
+    if np.ndim(probs) != 2:
+        raise ValueError(f"probs: shape {np.shape(probs)}; pass (n, q) out-of-sample predictions, or features")
+    return side_test(_logits(probs, checked), checked)
+
+
+def scores_from_features(features: Any, labels: Labels, *, seed: int = 0, share: bool = True) -> np.ndarray:
+    """Logits (n, q) of the clean labels: cross-fitted heads, a first T, cross-fitted heads corrected by it."""
+    x = principal_components(features, len(labels.values), 512)
+    first = estimate_from_scores(cross_val_logits(x, labels, seed=seed), labels, share=share)
+    return cross_val_logits(x, labels, seed=seed, T=first.T)
+
+
+def _logits(probs: Any, labels: Labels) -> np.ndarray:
+    p = np.clip(as_matrix(probs, labels, name="probs", low=0, high=1), 1e-6, 1 - 1e-6)
+    return np.log(p) - np.log1p(-p)
 
 
 def _from_anchors(T: Any, values: np.ndarray, observed: np.ndarray | None) -> TransitionEstimate:

@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 from simulate import t_error
 
-from mlt_jax import Status, estimate, estimate_from_scores
-from mlt_jax.asymptotes import fit_curves, side_p_values
+from mlt_jax import Status, estimate, estimate_from_scores, noisy_sides
+from mlt_jax.asymptotes import fit_curves, side_test
 from mlt_jax.noise import SETTINGS
 
 
@@ -57,10 +57,31 @@ def test_residual_is_one_where_the_curve_is_right_and_large_where_it_is_not():
 def test_sides_without_noise_are_told_from_sides_with():
     rng = np.random.default_rng(3)
     for rates, clean_side in (((0.0, 0.2), 0), ((0.1, 0.0), 1)):
-        scores, labels = scored(rng, q=100, n=3000, rho_neg=rates[0], rho_pos=rates[1])
-        p = side_p_values(fit_curves(jnp.asarray(scores), jnp.asarray(labels, jnp.float32), all_known(scores)))
-        assert (np.asarray(p)[:, clean_side] < 0.05).mean() < 0.1
-        assert (np.asarray(p)[:, 1 - clean_side] < 0.05).mean() > 0.9
+        found = side_test(*scored(rng, q=100, n=3000, rho_neg=rates[0], rho_pos=rates[1]))
+        assert (found.by_class[:, clean_side] < 0.05).mean() < 0.1
+        assert (found.by_class[:, 1 - clean_side] < 0.05).mean() > 0.9
+        assert found.overall[clean_side] > 0.001 > found.overall[1 - clean_side]
+
+
+def test_p_values_of_a_clean_side_are_spread_as_stated():
+    rng = np.random.default_rng(7)
+    tests = [side_test(*scored(rng, q=10, n=2000, rho_neg=0.0, rho_pos=0.3)) for _ in range(40)]
+    overall = np.array([found.overall[0] for found in tests])
+    assert (overall < 0.05).mean() <= 0.15
+    assert (overall > 0.5).mean() > 0.25
+    by_class = np.concatenate([found.by_class[:, 0] for found in tests])
+    assert 0.005 < (by_class < 0.05).mean() < 0.09
+
+
+def test_a_class_the_scores_say_nothing_about_is_left_out_of_the_test():
+    rng = np.random.default_rng(8)
+    scores, labels = scored(rng, q=5)
+    scores[:, 0] = rng.normal(size=5000)
+    found = side_test(scores, labels)
+    assert np.isnan(found.by_class[0]).all()
+    assert np.isfinite(found.by_class[1:]).all()
+    assert (found.overall < 0.001).all()
+    assert np.isnan(side_test(scores[:, :1], labels[:, :1]).overall).all()
 
 
 def test_classes_that_cannot_be_told_have_a_status_and_a_valid_T():
@@ -94,6 +115,9 @@ def test_two_dimensional_probs_are_taken_as_out_of_sample():
     np.testing.assert_allclose(
         estimate(labels, probs=probs).T, estimate_from_scores(scores, labels).T, atol=5e-3
     )  # probs are cut at 1e-6
+    np.testing.assert_allclose(noisy_sides(labels, probs=probs).overall, side_test(scores, labels).overall, atol=1e-3)
+    with pytest.raises(ValueError, match=r"probs: shape \(5, 5000, 5\)"):
+        noisy_sides(labels, probs=np.repeat(probs[None], 5, 0))
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ def test_default_sizes_and_types():
     assert (len(train.ids), len(test.ids)) == (6000, 2000)
     assert train.classes == tuple("0123456789")
     assert isinstance(train.image, ArrayImages)
-    assert train.image(7).shape == (32, 32, 3)
+    assert train.image(7).shape == (24, 24, 3)
     assert train.image(7).dtype == np.uint8
     assert np.ptp(train.image(7).astype(int), axis=2).max() == 0
     assert train.labels.sum(axis=1).min() >= 1

@@ -146,3 +146,13 @@ def test_a_hub_file_is_fetched_once(tmp_path, monkeypatch):
     again = models.build("resnet18", num_classes=5, key=jax.random.key(4), pretrained="timm/tiny")
     for found in (first, again):
         assert all(jax.tree.leaves(jax.tree.map(jnp.array_equal, found.params, model.params)))
+
+
+@pytest.mark.parametrize(("name", "preprocess"), [("small", IMAGENET), ("resnet18", CAFFE)])
+def test_saved_weights_are_read_back_to_the_bit(tmp_path, name, preprocess):
+    model = models.build(name, num_classes=3, key=KEY)
+    path = pretrained.save(tmp_path / "weights", name, model.params, model.stats, preprocess)
+    again = models.build(name, num_classes=3, key=jax.random.key(1), pretrained=path)
+    assert again.preprocess == preprocess
+    jax.tree.map(np.testing.assert_array_equal, (again.params, again.stats), (model.params, model.stats))
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]

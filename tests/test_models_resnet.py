@@ -66,7 +66,8 @@ def test_versions_differ_only_in_where_the_stride_sits():
 
 @pytest.mark.parametrize("name", ["small", "resnet50"])
 def test_matmul_and_lax_give_the_same_logits_statistics_and_gradients(name):
-    x, weight = images(4, 32), normal(4, 7, seed=1)
+    # At 32 px the last maps of ResNet-50 are 1x1, and batch norm over 4 numbers blows rounding up.
+    x, weight = images(4, 32 if name == "small" else 64), normal(4, 7, seed=1)
 
     def run(conv):
         model = models.build(name, num_classes=7, key=KEY, conv=conv)

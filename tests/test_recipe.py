@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from simulate import t_error
 
-from mlt_jax import Status, estimate, estimate_all, losses_from_probs, select_clean
+from mlt_jax import Status, estimate, estimate_all, losses_from_probs, noisy_sides, select_clean
 
 
 def test_the_door_is_select_then_estimate(real_data):
@@ -51,3 +51,17 @@ def test_classes_without_an_estimate_get_dual_t_when_probs_are_there():
 def test_bad_arguments_are_named(kwargs, message):
     with pytest.raises(ValueError, match=message):
         estimate(np.ones((9, 2), int), **kwargs)
+
+
+def test_features_alone_give_rates_that_differ_by_class_and_the_side_that_is_noisy():
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(6000, 30)).astype(np.float32)
+    clean = features @ rng.normal(size=(30, 6)) > 5
+    rho_pos = np.array([0.05, 0.1, 0.2, 0.3, 0.4, 0.5])
+    labels = clean & (rng.random(clean.shape) >= rho_pos)
+    found = estimate(labels, features=features)
+    assert (np.asarray(found.status) == Status.POSTERIOR).all()
+    np.testing.assert_allclose(found.rho_pos, rho_pos, atol=0.08)
+    np.testing.assert_allclose(found.rho_neg, 0, atol=0.01)
+    without, noisy = noisy_sides(labels, features=features).overall
+    assert noisy < 0.001 < without

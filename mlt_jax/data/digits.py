@@ -14,11 +14,11 @@ OWN, OTHER = 0.7, 0.08  # probability that a scene shows one of its own digits, 
 GRID = 3  # cells a side; each holds at most one digit
 
 
-def load_digits_scenes(split: str = "train", *, n: int | None = None, seed: int = 0, size: int = 32) -> Dataset:
+def load_digits_scenes(split: str = "train", *, n: int | None = None, seed: int = 0, size: int = 24) -> Dataset:
     """n scenes of size x size pixels (grey, as RGB) with the labels "0" to "9": which digits are in them.
 
     One of five scene types is drawn, then each digit on its own given the type, then a place in a 3 x 3 grid, a
-    handwriting, a scale and a brightness for each. So digits of one type seek each other's company and the rest keep
+    handwriting and a brightness for each. So digits of one type seek each other's company and the rest keep
     apart, which is what the estimator lives on. Train (6,000 scenes by default) and test (2,000) are made of different
     handwritten digits of scikit-learn. The same (split, n, seed, size) gives the same bytes.
     """
@@ -29,20 +29,15 @@ def load_digits_scenes(split: str = "train", *, n: int | None = None, seed: int 
     rng = np.random.default_rng((seed, tuple(SPLITS).index(split)))
     labels = _sample_labels(n, rng)
     cell = size // GRID
-    # Three scales of every handwriting, made once: from two thirds of a cell to the whole cell.
-    pool = [
-        [_enlarge(drawings, side) for drawings in digit_pool(split)] for side in (cell * 2 // 3, cell * 5 // 6, cell)
-    ]
+    pool = [_enlarge(drawings, cell) for drawings in digit_pool(split)]
     canvas = rng.integers(0, 32, (n, size, size), dtype=np.uint8)
     for row in range(n):
         digits = np.flatnonzero(labels[row])
         places = rng.permutation(GRID * GRID)[: len(digits)]
         for digit, place in zip(digits, places, strict=False):
-            drawings = pool[rng.integers(3)][digit]
-            drawing = drawings[rng.integers(len(drawings))] * rng.uniform(0.6, 1)
-            side, slack = len(drawing), cell - len(drawing)
-            top, left = cell * np.array(divmod(int(place), GRID)) + rng.integers(0, slack + 1, 2)
-            part = canvas[row, top : top + side, left : left + side]
+            drawing = pool[digit][rng.integers(len(pool[digit]))] * rng.uniform(0.6, 1)
+            top, left = cell * np.array(divmod(int(place), GRID))
+            part = canvas[row, top : top + cell, left : left + cell]
             np.maximum(part, drawing.astype(np.uint8), out=part)
     pixels = np.broadcast_to(canvas[..., None], (*canvas.shape, 3))
     ids = tuple(f"{split}{seed}-{row:05d}" for row in range(n))

@@ -3,12 +3,21 @@
 import ctypes
 import os
 import sys
+from importlib.metadata import entry_points
+from importlib.util import find_spec
 
 import jaxlib
 
 _FLAG = "xla_cpu_experimental_ynn_fusion_type"
 _CHOICE = "LIBRARY_FUSION_TYPE_DOT,LIBRARY_FUSION_TYPE_REDUCE"
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8  # malloc.h
+
+
+def alone() -> bool:
+    """Whether JAX can find nothing but CPUs here; does not start a backend, which would be too late for `tune`."""
+    chosen = os.environ.get("JAX_PLATFORMS", "")
+    plugins = entry_points(group="jax_plugins") or find_spec("jax_plugins") or find_spec("libtpu")
+    return chosen == "cpu" if chosen else not plugins
 
 
 def tune() -> list[str]:

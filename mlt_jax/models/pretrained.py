@@ -17,7 +17,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from mlt_jax.models.base import CAFFE, IMAGENET, Preprocess, PyTree
-from mlt_jax.models.resnet import Shape
+from mlt_jax.models.resnet import SHAPES, Shape
 
 _FILE = "model.safetensors"
 _HUB = "https://huggingface.co"
@@ -51,6 +51,27 @@ def load(source: str | PathLike[str], shape: Shape) -> Weights:
     return Weights(from_torchvision(load_file(path), shape), "v1.5", IMAGENET, str(source))
 
 
+def save(path: Path, name: str, params: PyTree, stats: PyTree, preprocess: Preprocess | None) -> Path:
+    """The file written, in the family that the preprocessing belongs to, so that `load` takes it back.
+
+    ResNets get torchvision's names (.safetensors), or ours (.npz) where they began as v1; a linear head is an .npz of
+    `head.kernel` (d, q) and `head.bias` (q,). path: without suffix.
+    """
+    linear = name == "linear"
+    path = path.with_suffix(".npz" if linear or preprocess == CAFFE else ".safetensors")
+    draft = path.with_suffix(".part")
+    if path.suffix == ".safetensors":
+        from safetensors.numpy import save_file
+
+        save_file(to_torchvision(params, stats, SHAPES[name]), draft)
+    else:
+        flat = flatten_dict({"head": params} if linear else params, sep=".") | flatten_dict(stats, sep=".")
+        with draft.open("wb") as file:
+            np.savez(file, allow_pickle=False, **{_to_npz(key): np.asarray(value) for key, value in flat.items()})
+    os.replace(draft, path)
+    return path
+
+
 def fill(params: PyTree, stats: PyTree, weights: Weights) -> tuple[PyTree, PyTree]:
     """Both trees with the weights in place; the head stays as it is where the weights have another."""
     arrays = dict(weights.arrays)
@@ -76,6 +97,10 @@ def fill(params: PyTree, stats: PyTree, weights: Weights) -> tuple[PyTree, PyTre
 def _from_npz(key: str) -> str:
     """`stage1.block1.2.conv.kernel` -> `stage1_block1.unit2.conv.kernel`."""
     return re.sub(r"\.(\d)\.", r".unit\1.", re.sub(r"^(stage\d+)\.(block\d+)", r"\1_\2", key))
+
+
+def _to_npz(key: str) -> str:
+    return re.sub(r"\.unit(\d)\.", r".\1.", re.sub(r"^(stage\d+)_(block\d+)", r"\1.\2", key))
 
 
 def from_torchvision(tensors: dict[str, np.ndarray], shape: Shape) -> dict[str, np.ndarray]:
