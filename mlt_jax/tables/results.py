@@ -73,7 +73,13 @@ def tabulate(
     used = {cell for group in plan.entries.values() for cell in group}
     mine = {cell: record for cell, record in records.items() if cell._replace(seed=0) in used}
     seconds = sum(record["seconds"] for record in mine.values())
-    return Table(plan, entries, _foot(plan, entries, scores, seeds), seconds, _notes(plan, entries, missing))
+    return Table(
+        plan,
+        entries,
+        _foot(plan, entries, scores, seeds),
+        seconds,
+        _notes(plan, entries, missing) + _short_of_seeds(plan, entries, len(seeds)),
+    )
 
 
 def _values(cells: tuple[Cell, ...], score: str, scores: Scores, seeds: tuple[int, ...]) -> list[float]:
@@ -206,3 +212,15 @@ def _notes(plan: Plan, entries: Mapping[tuple[Row, str], Entry], missing: Mappin
         where = "" if len(holes) == len(plan.columns) else f" ({len(holes)} of {len(plan.columns)} columns)"
         reasons.setdefault(why, []).append(f"{row.method}{where}")
     return [f"{', '.join(dict.fromkeys(rows))}: {why}." for why, rows in reasons.items()]
+
+
+def _short_of_seeds(plan: Plan, entries: Mapping[tuple[Row, str], Entry], wanted: int) -> list[str]:
+    """Which rows have fewer runs than seeds were asked for."""
+    if plan.id in ("win_loss", "validation_coco"):
+        return []
+    short: dict[int, list[str]] = {}
+    for row in plan.rows:
+        runs = min((entries[row, column].runs for column in plan.columns if entries[row, column].runs), default=wanted)
+        if runs < wanted:
+            short.setdefault(runs, []).append(row.method)
+    return [f"{', '.join(dict.fromkeys(rows))}: {runs} of {wanted} seeds." for runs, rows in sorted(short.items())]
