@@ -194,7 +194,7 @@ def test_an_average_waits_for_all_its_settings():
     table = results.tabulate(made, {c: r for c, r in records.items() if c != hole}, seeds=(0, 1), missing={})
     whole, partly = (table.entries[Row("mAP", "GCE"), column] for column in ("MLML", "PML"))
     assert (whole.runs, partly.runs) == (2, 1)
-    assert "AGCN, CSRA, GCE: 1 of 2 seeds." in table.notes
+    assert "GCE, AGCN, CSRA: 1 of 2 seeds." in table.notes
     assert "Avg. is over all four noise types" in " ".join(table.foot)
     assert table.entries[Row("mAP", "GCE"), "Avg."].printed.mean == pytest.approx(79.48, abs=0.01)
 
