@@ -444,6 +444,14 @@ def test_a_lost_job_s_finished_cells_count(tiny, tmp_path, monkeypatch):
     assert "the worker died" in log.read_text()
 
 
+def test_a_table_says_the_command_that_makes_it_without_this_machine_s_folders(tmp_path):
+    given = Options(
+        table=("all",), features_dir=tmp_path, pretrained=str(tmp_path / "w.npz"), seeds=(0, 1), write_only=True
+    )
+    words = "python experiments/tables.py --table ins --features-dir DIR --pretrained FILE --seeds 0 1"
+    assert command.command(given, "ins") == words
+
+
 def test_local_runs_jobs_in_order():
     seen = []
     launch.local([1, 2, 3], lambda job: job * 10, done=lambda job, result: seen.append((job, result)))

@@ -1,5 +1,6 @@
 """The command behind `experiments/tables.py`: run what is missing, then write."""
 
+import dataclasses
 import os
 import platform
 import re
@@ -42,6 +43,21 @@ CHOICES = (
 )
 SMALL_IMAGES = (
     "AGCN and CSRA look at maps of small images (176 px short side), the other rows at features of full ones."
+)
+
+
+# Which runs are made, where, and how they are written; --only picks some of them.
+_NO_NUMBERS = (
+    "table",
+    "only",
+    "workdir",
+    "out",
+    "formats",
+    "cache",
+    "launcher",
+    "ray_address",
+    "workers",
+    "write_only",
 )
 
 
@@ -142,7 +158,7 @@ def _about(options: Options, table: Table) -> list[str]:
     """What is said at the top of a table: the command, the commit, when, where, and what these runs are."""
     now = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     lines = [
-        f"`{_command()}`",
+        f"`{command(options, table.plan.id)}`",
         f"commit {_commit()}, written {now}, on {_machine()}; its runs took {table.seconds:.0f} s together, those "
         "shared with other tables included",
     ]
@@ -172,15 +188,19 @@ NOTES: Mapping[str, list[str]] = {
 }
 
 
-def _command() -> str:
-    """The command line without the folders of this machine."""
-    words = [Path(sys.argv[0]).name if "/" in sys.argv[0] else sys.argv[0], *sys.argv[1:]]
-    hidden = []
-    for word in words:
-        name, sign, value = word.partition("=")
-        where = value if sign else word
-        hidden.append(f"{name}{sign}DIR" if sign and where.startswith("/") else "DIR" if word.startswith("/") else word)
-    return "python experiments/" + shlex.join(hidden)
+def command(options: Options, table: str) -> str:
+    """The command that makes a table: what changes its numbers, without the folders of this machine."""
+    words = ["python", "experiments/tables.py", "--table", table]
+    for field in dataclasses.fields(options):
+        value = getattr(options, field.name)
+        if field.name in _NO_NUMBERS or value == field.default:
+            continue
+        words.append(f"--{field.name.replace('_', '-')}")
+        if field.name in ("features_dir", "devkit", "pretrained"):
+            words.append("FILE" if Path(value).suffix else "DIR")
+        elif value is not True:
+            words += map(str, value) if isinstance(value, tuple) else [str(value)]
+    return shlex.join(words)
 
 
 def _commit() -> str:
