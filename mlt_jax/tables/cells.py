@@ -154,6 +154,9 @@ def _parts(options: Options, study: str, inputs: str) -> tuple[Dataset, Dataset]
 def load(options: Options, study: str, inputs: str) -> tuple[Dataset, Dataset | None]:
     """Training and test data of a study with clean labels; `Missing` where they are not at hand."""
     dataset, train_split, test_split = (REAL_TEST if options.real_test else {}).get(study, STUDIES[study])
+    problem = lacking(options, study, inputs)
+    if problem is not None:
+        raise Missing(problem)
     if inputs == "labels" and not _has_features(options, dataset):
         return _labels_alone(options, study), None
     splits = [split for split in (train_split, test_split) if split is not None]
@@ -165,6 +168,20 @@ def load(options: Options, study: str, inputs: str) -> tuple[Dataset, Dataset | 
             model = build("resnet50", num_classes=20, key=jax.random.key(0), pretrained=options.pretrained)
             found = [with_features(data, model, options.cache, maps=inputs == "maps") for data in found]
     return found[0], found[1] if len(found) > 1 else None
+
+
+def lacking(options: Options, study: str, inputs: str) -> str | None:
+    """Why a study's cells cannot be run, as far as a look at the folders tells; None where they can."""
+    dataset, _, test = (REAL_TEST if options.real_test else {}).get(study, STUDIES[study])
+    for name in {dataset, (test or "").split("/")[0] if "/" in (test or "") else dataset}:
+        if inputs == "labels" or (options.backbone == "frozen" and inputs == "pooled" and _has_features(options, name)):
+            continue
+        if options.devkit is None or options.pretrained is None:
+            return "not run, no images; pass --devkit and --pretrained"
+        folder = "annotations" if name == "coco" else f"VOC{name.removeprefix('voc')}"
+        if not any((options.devkit / place / folder).exists() for place in (".", "VOCdevkit")):
+            return "not run, no images"
+    return None
 
 
 def _has_features(options: Options, dataset: str) -> bool:
@@ -194,8 +211,6 @@ def _list(options: Options, dataset: str, split: str) -> list[str]:
 
 def _images(options: Options, dataset: str, split: str) -> Dataset:
     dataset, split = split.split("/") if "/" in split else (dataset, split)
-    if options.devkit is None or options.pretrained is None:
-        raise Missing("not run, no images; pass --devkit and --pretrained")
     try:
         return datasets.load(dataset, split=split, data_dir=options.devkit)
     except (OSError, ValueError) as error:

@@ -18,7 +18,7 @@ from tqdm import tqdm
 from mlt_jax.pipeline import load_results
 from mlt_jax.records import write_json
 from mlt_jax.tables import launch
-from mlt_jax.tables.cells import Job, Outcome, jobs_of, run_job
+from mlt_jax.tables.cells import Job, Outcome, jobs_of, lacking, run_job
 from mlt_jax.tables.options import Options, check, identity
 from mlt_jax.tables.plan import Cell, Plan, ids, plan
 from mlt_jax.tables.results import Table, read, tabulate
@@ -68,10 +68,12 @@ def run(options: Options) -> list[Table]:
     plans = [plan(name, extra=options.extra) for name in names]
     wanted = list(dict.fromkeys(cell for one in plans for cell in _cells(one, options)))
     chosen = [cell for cell in wanted if _is_chosen(cell, options)]
-    missing: dict[Cell, str] = {}
+    problems = {(cell.study, cell.inputs): lacking(options, cell.study, cell.inputs) for cell in wanted}
+    missing = {cell._replace(seed=0): why for cell in wanted if (why := problems[cell.study, cell.inputs]) is not None}
     if not options.write_only:
         _claim(options)
-        missing = _run_cells(options, [cell for cell in chosen if not (options.workdir / cell.path).exists()])
+        possible = [cell for cell in chosen if problems[cell.study, cell.inputs] is None]
+        missing |= _run_cells(options, [cell for cell in possible if not (options.workdir / cell.path).exists()])
     records = read(options.workdir, wanted)
     tables = []
     for one in plans:
