@@ -53,9 +53,14 @@ class Tables(NamedTuple):
 
         Groups of class j: selected positives, selected negatives, unselected positives, unselected negatives.
         """
-        ones = jnp.stack([self.pos, self.neg, self.both - self.pos, self.partner - self.both - self.neg])
+        ones, totals = self.parts()
+        return jnp.stack(ones), jnp.stack(totals)
+
+    def parts(self) -> tuple[list[Array], list[Array]]:
+        """`groups` before they are put into one array, which would have to be written and read again."""
+        ones = [self.pos, self.neg, self.both - self.pos, self.partner - self.both - self.neg]
         unselected = self.total - self.total_both - self.total_neg
-        return ones, jnp.stack([self.total_pos, self.total_neg, self.total_both - self.total_pos, unselected])
+        return ones, [self.total_pos, self.total_neg, self.total_both - self.total_pos, unselected]
 
     def probabilities(self) -> "Probabilities":
         """The frequencies that enter the paper's systems (labels pro_two_labels and pro_condition)."""

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from mlt_jax import lines
@@ -21,8 +22,9 @@ from mlt_jax.selection import check_assume
 
 AGGREGATES = ("joint", "medoid", "residual", "mean", "first")
 
-# Rows of classes solved at once; bounds the memory of the q x q intermediate results.
-_BLOCK = 256
+# Classes that the rules over partners solve at once; bounds the memory of what they hold per pair.
+_BLOCK = 16
+Groups = list[Array] | Float[Array, "4 q"]
 
 
 class Status(IntEnum):
@@ -159,12 +161,14 @@ def estimate_from_tables(
     key: PRNGKeyArray | None = None,
     fallback: Any = None,
     min_selected: int = 50,
+    mesh: Mesh | None = None,
 ) -> TransitionEstimate:
     """`estimate_all` from counted tables (see `cooccurrence.count`); `stderr` is NaN, as it needs the labels."""
     rank = partner_ranks(tables, aggregate=aggregate, assume=assume, num_partners=num_partners, key=key)
     q = len(tables.both)
     other = None if fallback is None else as_transition(fallback, q, name="fallback")
-    return _estimate(tables, rank, other, aggregate=aggregate, assume=assume, min_selected=min_selected)
+    options: dict[str, Any] = dict(aggregate=aggregate, assume=assume, min_selected=min_selected)
+    return solve_rows(tables, rank, other, jnp.arange(q), mesh=mesh, **options)
 
 
 def as_transition(T: Any, num_classes: int, *, name: str = "T") -> Float[Array, "q 2 2"]:
@@ -211,53 +215,103 @@ class Solution(NamedTuple):
 
 
 def solve_class(
-    ones: Float[Array, "4 q"],
-    totals: Float[Array, "4 #q"],
-    rank: Int[Array, "q"],
-    *,
-    aggregate: str,
-    bounded: bool = True,
+    ones: Groups, totals: Float[Array, "4 #q"], rank: Int[Array, "q"], *, aggregate: str, bounded: bool = True
 ) -> Solution:
     """Rates of one class from how often each partner is on, in the four groups of examples (see `Tables.groups`).
 
     `bounded=False` leaves out what pulls an estimate to an end of its range, which would hide its error.
     """
-    asked = rank < rank.shape[0]
-    cloud = lines.group_cloud(ones, totals, asked)
-    if aggregate == "joint":
+    cloud = lines.group_cloud(ones, totals, rank < rank.shape[0])
+    choice = None if aggregate == "joint" else choose(ones, totals, rank, aggregate=aggregate, bounded=bounded)
+    return conclude(cloud, choice, bounded=bounded)
+
+
+def conclude(cloud: lines.Cloud, choice: "Choice | None", *, bounded: bool = True) -> Solution:
+    """The solution of one class: the line through its cloud, or what a rule chose among the partners' own solutions."""
+    if choice is None:
         theta = lines.fit(cloud, bounded=bounded)
         rates, prior = lines.rates(cloud.mass, theta)
         identified, partners = lines.correlated(cloud)
         valid = cloud.dimension > 0
     else:
-        rates, prior, partners = _from_pairs(ones, totals, rank, aggregate=aggregate, bounded=bounded)
+        rates, prior, partners = choice
         theta = lines.shares(cloud.mass, rates, prior)
         identified = valid = partners > 0
     valid &= jnp.all(jnp.isfinite(rates)) & (jnp.sum(rates) < 1)
     return Solution(rates, prior, partners, lines.misfit(cloud, theta), valid, valid & identified)
 
 
-def class_groups(tables: Tables, assume: str) -> tuple[Int[Array, "4 rows q"], Int[Array, "4 rows #p"]]:
-    """`Tables.groups` under an assumption: a side that has no noise is selected whole."""
-    merge = {"general": jnp.eye(4, dtype=jnp.int32)}
-    merge["missing"] = merge["general"].at[0, 2].set(1).at[2, 2].set(0)
-    merge["partial"] = merge["general"].at[1, 3].set(1).at[3, 3].set(0)
-    ones, totals = (jnp.tensordot(merge[assume], group, 1) for group in tables.groups())
-    return ones, totals
+def class_groups(tables: Tables, assume: str) -> tuple[list[Array], list[Array]]:
+    """`Tables.parts` under an assumption: a side that has no noise is selected whole."""
+    if assume == "missing":
+        tables = tables._replace(pos=tables.both, total_pos=tables.total_both)
+    if assume == "partial":
+        tables = tables._replace(neg=tables.partner - tables.both, total_neg=tables.total - tables.total_both)
+    return tables.parts()
 
 
-@partial(jax.jit, static_argnames=("aggregate", "assume"))
-def _estimate(
+def solve_rows(
     tables: Tables,
-    rank: Int[Array, "#q q"],
-    fallback: Float[Array, "q 2 2"] | None,
+    rank: Int[Array, "#rows q"],
+    fallback: Float[Array, "rows 2 2"] | None,
+    classes: Int[Array, "rows"],
     *,
     aggregate: str,
     assume: str,
+    min_selected: int,
+    mesh: Mesh | None = None,
+) -> TransitionEstimate:
+    """Estimates of the classes whose rows the tables have, `classes` their numbers."""
+    rows = len(classes)
+    if mesh is not None and rows % mesh.size:  # shards have equal sizes; the last row is solved several times
+        take = np.minimum(np.arange(-(-rows // mesh.size) * mesh.size), rows - 1)
+        pick = lambda x: x[take] if len(x) == rows else x  # noqa: E731
+        tables, rank, fallback, classes = jax.tree.map(pick, (tables, rank, fallback, classes))
+    look = _evidence if isinstance(tables.both, jax.core.Tracer) else _fast_evidence
+    evidence = look(tables, rank, classes, aggregate=aggregate, assume=assume, mesh=mesh)
+    found = _estimate(*evidence, fallback, min_selected=min_selected)
+    return jax.tree.map(lambda x: x[:rows], found) if len(found.T) > rows else found
+
+
+def _evidence(
+    tables: Tables,
+    rank: Int[Array, "#rows q"],
+    classes: Int[Array, "rows"],
+    *,
+    aggregate: str,
+    assume: str,
+    mesh: Mesh | None,
+) -> tuple[lines.Cloud, "Choice | None", list[Int[Array, "#rows #q"]]]:
+    """What the partners of every class say, and the sizes of its groups: all that needs a pass over the tables."""
+
+    def cloud(ones: Groups, totals: Float[Array, "4 #q"], rank: Int[Array, "q"], share: Float[Array, "q"]) -> lines.Cloud:
+        return lines.group_cloud(ones, totals, rank < rank.shape[0], share)
+
+    each = partial(map_classes, tables=tables, rank=rank, classes=classes, assume=assume, mesh=mesh)
+    choices = None if aggregate == "joint" else each(partial(choose, aggregate=aggregate), block=_BLOCK)
+    return each(cloud), choices, class_groups(tables, assume)[1]
+
+
+# Sums may be taken in any order, without which XLA does not vectorise several at once; what follows them is strict.
+_fast_evidence = jax.jit(
+    _evidence,
+    static_argnames=("aggregate", "assume", "mesh"),
+    compiler_options={"xla_cpu_enable_fast_math": True}
+    | {f"xla_cpu_fast_math_honor_{what}": True for what in ("nans", "infs", "division", "functions")},
+)
+
+
+@jax.jit
+def _estimate(
+    clouds: lines.Cloud,
+    choices: "Choice | None",
+    totals: list[Int[Array, "#rows #q"]],
+    fallback: Float[Array, "rows 2 2"] | None,
+    *,
     min_selected: int | Int[Array, ""],
 ) -> TransitionEstimate:
-    solution = map_classes(partial(solve_class, aggregate=aggregate), tables, rank, assume)
-    sizes = jnp.max(class_groups(tables, assume)[1], axis=2).T.astype(solution.rates.dtype)
+    solution = jax.vmap(conclude)(clouds, choices)
+    sizes = jnp.stack([jnp.max(total, axis=1) for total in totals], 1).astype(solution.rates.dtype)
     enough = jnp.all(sizes[:, :2] >= min_selected, axis=1)
     reason = jnp.where(enough, Status.UNIDENTIFIABLE, Status.TOO_FEW)
     solved = enough & solution.identified
@@ -289,33 +343,72 @@ def as_matrices(rates: Float[Array, "q 2"]) -> Float[Array, "q 2 2"]:
     return jnp.stack([jnp.stack([1 - rho_neg, rho_neg], 1), jnp.stack([rho_pos, 1 - rho_pos], 1)], 1)
 
 
-def map_classes(solve: Any, tables: Tables, rank: Int[Array, "#q q"], assume: str) -> Any:
-    """`solve(ones, totals, rank)` of every class: vmapped, in blocks that bound memory."""
-    q = len(tables.both)
+def map_classes(
+    solve: Any,
+    *,
+    tables: Tables,
+    rank: Int[Array, "#rows q"],
+    classes: Int[Array, "rows"],
+    assume: str,
+    mesh: Mesh | None = None,
+    block: int | None = None,
+) -> Any:
+    """`solve(ones, totals, rank, share)` of every class: vmapped, over the devices of a mesh, in blocks of classes.
+
+    Blocks bound the memory of what `solve` cannot do in one fused pass over its row.
+    """
+    inputs = (classes, *tables, rank)
+    own = [len(x) == len(classes) for x in inputs]  # the others are the same for all classes
+    q = tables.both.shape[1]
     dtype = jnp.result_type(float)
 
-    def one(j: Int[Array, ""]) -> Any:
-        row = Tables(*(table[jnp.minimum(j, len(table) - 1)][None] for table in tables))
-        ones, totals = (group[:, 0].astype(dtype) for group in class_groups(row, assume))
-        ranks = rank[jnp.minimum(j, len(rank) - 1)]
-        return solve(ones, totals, jnp.where(jnp.arange(q) == j, q, ranks))
+    def one(j: Int[Array, ""], *row: Array) -> Any:
+        table, rank = Tables(*row[:-1]), row[-1]
+        ones, totals = class_groups(table, assume)
+        share = table.partner.astype(dtype) / jnp.maximum(table.total, 1).astype(dtype)
+        others = jnp.where(jnp.arange(q) == j, q, rank)
+        return solve([x.astype(dtype) for x in ones], jnp.stack(totals).astype(dtype), others, share)
 
-    return jax.lax.map(one, jnp.arange(q), batch_size=min(_BLOCK, q))
+    def every(*inputs: Array) -> Any:
+        rows = [x if mine else x[0] for x, mine in zip(inputs, own, strict=True)]
+        if block is None:
+            return jax.vmap(one, in_axes=[0 if mine else None for mine in own])(*rows)
+        mine = [x for x, is_own in zip(rows, own, strict=True) if is_own]
+
+        def woven(mine: list[Array]) -> Any:
+            left = iter(mine)
+            return one(*(next(left) if is_own else x for x, is_own in zip(rows, own, strict=True)))
+
+        return jax.lax.map(woven, mine, batch_size=min(block, len(rows[0])))
+
+    if mesh is not None:
+        split = PartitionSpec(mesh.axis_names)
+        specs = tuple(split if mine else PartitionSpec() for mine in own)
+        every = jax.shard_map(every, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False)
+    return every(*inputs)
 
 
-def _from_pairs(
-    ones: Float[Array, "4 q"], totals: Float[Array, "4 #q"], rank: Int[Array, "q"], *, aggregate: str,
-    bounded: bool,
-) -> tuple[Float[Array, "2"], Float[Array, ""], Int[Array, ""]]:  # fmt: skip
-    """Rates and prior by one of the rules that choose among, or average, the partners' own solutions."""
-    q = ones.shape[1]
+class Choice(NamedTuple):
+    """What a rule makes of the partners' own solutions."""
+
+    rates: Float[Array, "*batch 2"]  # rho_neg, rho_pos
+    prior: Float[Array, "*batch"]
+    partners: Int[Array, "*batch"]  # how many had a valid solution
+
+
+def choose(
+    ones: Groups, totals: Float[Array, "4 #q"], rank: Int[Array, "q"], share: Any = None, *, aggregate: str,
+    bounded: bool = True,
+) -> Choice:  # fmt: skip
+    """Rates and prior of one class by a rule that chooses among, or averages, the partners' own solutions."""
+    q = rank.shape[0]
     asked = rank < q
     total = jnp.sum(totals, axis=0)
     safe = jnp.maximum(totals, 1)
     a, b = ones[1] / safe[1], ones[0] / safe[0]
     m_j = jnp.broadcast_to((totals[0] + totals[2]) / jnp.maximum(total, 1), (q,))
-    pair = estimate_pair(m_j, jnp.sum(ones, axis=0) / jnp.maximum(total, 1),
-                         (ones[0] + ones[2]) / jnp.maximum(total, 1), a, b)  # fmt: skip
+    m_i = (ones[0] + ones[1] + ones[2] + ones[3]) / jnp.maximum(total, 1) if share is None else share
+    pair = estimate_pair(m_j, m_i, (ones[0] + ones[2]) / jnp.maximum(total, 1), a, b)
     raw = jnp.stack([pair.rho_neg, pair.rho_pos])
     rates = jnp.where((raw < 0) & (raw > -0.3 / q), 0, raw)  # a hair below zero is zero, as in the released code
     inside = jnp.all((rates >= 0) & (rates <= 1), axis=0) & (jnp.sum(rates, axis=0) < 1)
@@ -323,7 +416,7 @@ def _from_pairs(
     partners = jnp.sum(valid)
     if aggregate == "mean":
         share = valid.astype(rates.dtype) / jnp.maximum(partners, 1).astype(rates.dtype)
-        return rates @ share, pair.prior @ share, partners
+        return Choice(rates @ share, pair.prior @ share, partners)
     if aggregate == "first":
         chosen = jnp.argmin(jnp.where(valid, rank, q))
     else:
@@ -331,18 +424,44 @@ def _from_pairs(
         if aggregate == "residual":
             weight = jnp.where(asked & pair.defined, jnp.abs(pair.prior * (1 - pair.prior) * (b - a)), 0)
         # Candidates lie in [0, 1], so cutting the others to it moves every sum of distances by the same constant.
-        spread = sum(_sum_of_distances(jnp.clip(x, 0, 1), weight) for x in (rates if aggregate == "medoid" else raw))
-        chosen = jnp.argmin(jnp.where(valid, spread, jnp.inf))
-    return (rates if bounded else raw)[:, chosen], pair.prior[chosen], partners
+        chosen = medoid(jnp.clip(rates if aggregate == "medoid" else raw, 0, 1), weight, valid)
+    return Choice((rates if bounded else raw)[:, chosen], pair.prior[chosen], partners)
 
 
-def _sum_of_distances(x: Float[Array, "q"], weight: Float[Array, "q"]) -> Float[Array, "q"]:
-    """`sum_i weight_i |x_r - x_i|` for every r, by one sort and prefix sums."""
-    order = jnp.argsort(x)
-    x, weight = x[order], weight[order]
-    below, moment = jnp.cumsum(weight), jnp.cumsum(weight * x)
-    distance = x * (2 * below - below[-1]) - (2 * moment - moment[-1])
-    return jnp.zeros_like(distance).at[order].set(distance)
+def medoid(points: Float[Array, "2 q"], weight: Float[Array, "q"], valid: Bool[Array, "q"]) -> Int[Array, ""]:
+    """The valid r with the least `sum_i weight_i (|x_r - x_i| + |y_r - y_i|)`, by cutting planes instead of a sort.
+
+    Both sums are convex in x_r and y_r, so each evaluated candidate gives two tangents that bound all others from
+    below; the next candidate is the one with the least bound, until no bound is below the best sum found.
+    """
+    x, y = jax.lax.stop_gradient(points)
+    weight = jax.lax.stop_gradient(weight)
+    place = jnp.arange(x.shape[0])
+
+    def tangents(at_x: Any, at_y: Any, below_x: Any, below_y: Any) -> Any:
+        left, up = at_x - x, at_y - y
+        terms = (weight * jnp.abs(left), weight * jnp.sign(left), weight * jnp.abs(up), weight * jnp.sign(up))
+        sum_x, slope_x, sum_y, slope_y = lines.sums(*terms)
+        return sum_x + sum_y, jnp.maximum(below_x, sum_x - slope_x * left), jnp.maximum(below_y, sum_y - slope_y * up)
+
+    def lowest(below_x: Any, below_y: Any, open_: Any) -> Any:
+        below = jnp.where(open_, below_x + below_y, jnp.inf)
+        least = jnp.min(below)
+        return least, jnp.min(jnp.where(below <= least, place, place.shape[0] - 1))  # argmin, three times as fast
+
+    def step(state: Any) -> Any:
+        below_x, below_y, open_, best, least, chosen, _ = state
+        total, below_x, below_y = tangents(x[chosen], y[chosen], below_x, below_y)
+        best, least = jnp.where(total < least, chosen, best), jnp.minimum(total, least)
+        open_ = open_ & (place != chosen)
+        bound, chosen = lowest(below_x, below_y, open_)
+        return below_x, below_y, open_, best, least, chosen, bound < least
+
+    zero, mass = jnp.zeros_like(x), jnp.maximum(jnp.sum(weight), 1e-30)
+    _, below_x, below_y = tangents(x @ weight / mass, y @ weight / mass, zero, zero)
+    bound, first = lowest(below_x, below_y, valid)
+    start = (below_x, below_y, valid, first, jnp.array(jnp.inf, x.dtype), first, bound < jnp.inf)
+    return jax.lax.while_loop(lambda state: state[-1], step, start)[3]
 
 
 def _divide(x: Float[Array, "*s"], y: Float[Array, "*s"]) -> tuple[Float[Array, "*s"], Bool[Array, "*s"]]:

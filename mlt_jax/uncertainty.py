@@ -22,6 +22,7 @@ from mlt_jax.estimator import estimate_from_tables, map_classes, partner_ranks, 
 from mlt_jax.labels import Labels, as_labels, as_mask
 
 _CHUNK_CELLS = 2**25
+_BLOCK = 256
 
 
 def standard_errors(
@@ -94,13 +95,14 @@ def _gradients(
 ) -> tuple[Float[Array, "q 2 4 q"], Float[Array, "q 2 4 p"]]:
     """Derivatives of every class's two rates by the counts of its four groups."""
 
-    def gradient(ones: Float[Array, "4 q"], totals: Float[Array, "4 p"], rank: Int[Array, "q"]) -> Any:
+    def gradient(ones: list[Array], totals: Float[Array, "4 p"], rank: Int[Array, "q"], _: Any) -> Any:
         def rates(ones: Float[Array, "4 q"], totals: Float[Array, "4 p"]) -> Float[Array, "2"]:
             return solve_class(ones, totals, rank, aggregate=aggregate, bounded=False).rates
 
-        return jax.jacrev(rates, argnums=(0, 1))(ones, totals)
+        return jax.jacrev(rates, argnums=(0, 1))(jnp.stack(ones), totals)
 
-    return map_classes(gradient, tables, rank, assume)
+    classes = jnp.arange(len(tables.both))
+    return map_classes(gradient, tables=tables, rank=rank, classes=classes, assume=assume, block=_BLOCK)
 
 
 @partial(jax.jit, static_argnames="assume")
