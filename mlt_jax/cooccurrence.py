@@ -88,14 +88,43 @@ class Probabilities(NamedTuple):
     b: Float[Array, "q q"]  # P(noisy_i = 1 | clean_j = 1), over the selected
 
 
-def count(labels: Any, selected: Any, *, observed: Any = None, coding: str = "01") -> Tables:
-    """Tables of all q x q pairs from labels (n, q) and the mask (n, q) of cells taken as clean.
+def count(
+    labels: Any, selected: Any = None, *, unselected: Any = None, observed: Any = None, coding: str = "01"
+) -> Tables:
+    """Tables of all q x q pairs from labels (n, q) and the mask (n, q) of cells taken as clean, or of those that are not.
 
     Three matrix products, `Y'Y`, `(S*Y)'Y` and `(S*(1-Y))'Y`; with a mask of observed cells four more for the totals.
-    Counts are exact for n < 2**31.
+    scipy.sparse labels stay sparse (unless cells are unobserved); with them give the smaller of `selected` and
+    `unselected`, sparse too. Counts are exact for n < 2**31.
     """
+    check_selection(selected, unselected)
+    if is_all_sparse(labels, observed, coding):
+        from mlt_jax import sparse  # scipy.sparse is not needed for the rest
+
+        checked_sparse = sparse.as_sparse_labels(labels)
+        return sparse.count_sparse(checked_sparse, sparse.as_sparse_mask(selected, unselected, checked_sparse))
     checked = as_labels(labels, coding=coding, observed=observed)
-    return count_checked(checked, as_mask(selected, checked, name="selected"))
+    return count_checked(checked, as_selected(selected, unselected, checked))
+
+
+def is_all_sparse(labels: Any, observed: Any, coding: str) -> bool:
+    """Whether labels are sparse with every cell observed, so that they can stay sparse."""
+    return hasattr(labels, "tocsc") and observed is None and coding == "01"
+
+
+def check_selection(selected: Any, unselected: Any) -> None:
+    """Raises unless exactly one of the two is given."""
+    if (selected is None) == (unselected is None):
+        both = "neither is given" if selected is None else "both are given"
+        raise ValueError(f"selected, unselected: {both}; pass one of them, (n, q)")
+
+
+def as_selected(selected: Any, unselected: Any, labels: Labels) -> np.ndarray:
+    """The (n, q) bool mask of selected cells, whichever way it was given."""
+    if unselected is None:
+        return as_mask(selected, labels, name="selected")
+    mask = ~as_mask(unselected, labels, name="unselected")
+    return mask if labels.observed is None else mask & labels.observed
 
 
 def count_checked(labels: Labels, selected: np.ndarray) -> Tables:

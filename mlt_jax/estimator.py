@@ -3,6 +3,7 @@
 `T[j, clean, noisy]`, rows sum to 1; `rho_neg = T[j, 0, 1]`, `rho_pos = T[j, 1, 0]`.
 """
 
+from collections.abc import Iterable
 from enum import IntEnum
 from functools import partial
 from pathlib import Path
@@ -16,8 +17,8 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from mlt_jax import lines
-from mlt_jax.cooccurrence import Tables, count_checked
-from mlt_jax.labels import as_labels, as_mask
+from mlt_jax.cooccurrence import Tables, as_selected, check_selection, count_checked, is_all_sparse
+from mlt_jax.labels import as_labels
 from mlt_jax.selection import check_assume
 
 AGGREGATES = ("joint", "medoid", "residual", "mean", "first")
@@ -111,8 +112,9 @@ def estimate_pair(m_j: Any, m_i: Any, e: Any, a: Any, b: Any) -> Pair:
 
 def estimate_all(
     labels: Any,
-    selected: Any,
+    selected: Any = None,
     *,
+    unselected: Any = None,
     aggregate: str = "joint",
     assume: str = "general",
     num_partners: int | None = None,
@@ -122,12 +124,15 @@ def estimate_all(
     stderr: bool = False,
     observed: Any = None,
     coding: str = "01",
+    mesh: Mesh | None = None,
+    max_memory: int = 2**30,
 ) -> TransitionEstimate:
     """Transition matrices of all q classes from noisy labels and the labels taken as clean.
 
     Args:
-      labels: (n, q), any form that `as_labels` takes, with its `observed` and `coding`.
+      labels: (n, q), any form that `as_labels` takes, with its `observed` and `coding`. scipy.sparse labels stay sparse.
       selected: (n, q) bool, for each class the examples whose label is taken as clean (see `select_clean`).
+      unselected: (n, q), the cells that are not, in place of `selected`; with sparse labels give the smaller, sparse.
       aggregate: how the systems of the partners become one T. `"joint"` fits them all at once (see `lines`);
         `"medoid"` is the paper's rule (label final); `"residual"` the released code's; `"mean"` and `"first"` (R = 1)
         are the paper's ablations.
@@ -136,13 +141,27 @@ def estimate_all(
       key: also shuffles the order in which `"first"` tries the partners.
       fallback: (q, 2, 2) used for the classes that have no estimate of their own, such as `dual_t(probs, labels)`.
       min_selected: least number of selected positives, and of selected negatives.
-      stderr: also return standard errors (see `uncertainty`).
+      stderr: also return standard errors (see `uncertainty`); these need the whole tables, and more.
+      mesh: classes are spread over the devices of this mesh.
+      max_memory: bytes for tables of sparse labels; if all q x q do not fit, classes are done in blocks.
     """
-    checked = as_labels(labels, coding=coding, observed=observed)
-    mask = as_mask(selected, checked, name="selected")
-    tables = count_checked(checked, mask)
+    check_selection(selected, unselected)
     rule: dict[str, Any] = dict(aggregate=aggregate, assume=assume, num_partners=num_partners, key=key)
-    estimate = estimate_from_tables(tables, fallback=fallback, min_selected=min_selected, **rule)
+    more: dict[str, Any] = dict(fallback=fallback, min_selected=min_selected, mesh=mesh)
+    checked: Any
+    if is_all_sparse(labels, observed, coding):
+        from mlt_jax import sparse  # scipy.sparse is not needed for the rest
+
+        checked = sparse.as_sparse_labels(labels)
+        mask = sparse.as_sparse_mask(selected, unselected, checked)
+        if not stderr:
+            return _estimate_blocks(sparse.count_blocks(checked, mask, max_memory=max_memory), labels.shape[1], rule, more)
+        tables = sparse.count_sparse(checked, mask)
+    else:
+        checked = as_labels(labels, coding=coding, observed=observed)
+        mask = as_selected(selected, unselected, checked)
+        tables = count_checked(checked, mask)
+    estimate = estimate_from_tables(tables, **rule, **more)
     if not stderr:
         return estimate
     from mlt_jax import uncertainty  # it builds on this module
@@ -150,6 +169,25 @@ def estimate_all(
     errors = uncertainty.standard_errors(tables, checked, mask, **rule)
     known = estimate.status == Status.CORRELATION
     return estimate._replace(stderr=jnp.where(known[:, None], errors, jnp.nan))
+
+
+def _estimate_blocks(
+    blocks: Iterable[tuple[np.ndarray, Tables]], num_classes: int, rule: dict[str, Any], more: dict[str, Any]
+) -> TransitionEstimate:
+    """Estimates of all classes, whose tables come a block of classes at a time."""
+    rank = partner_ranks(num_classes, **rule)
+    fallback = more["fallback"]
+    other = None if fallback is None else as_transition(fallback, num_classes, name="fallback")
+    options: dict[str, Any] = dict(aggregate=rule["aggregate"], assume=rule["assume"], min_selected=more["min_selected"])
+    out: dict[str, np.ndarray] = {}
+    for classes, tables in blocks:
+        ranks = rank if len(rank) == 1 else rank[classes]
+        found = solve_rows(tables, ranks, None if other is None else other[classes], jnp.asarray(classes),
+                           mesh=more["mesh"], **options)  # fmt: skip
+        for name, value in found._asdict().items():  # reading it also waits until the tables are no longer needed
+            rows = np.asarray(value)
+            out.setdefault(name, np.empty((num_classes, *rows.shape[1:]), rows.dtype))[classes] = rows
+    return TransitionEstimate(**{name: jnp.asarray(value) for name, value in out.items()})
 
 
 def estimate_from_tables(
@@ -164,8 +202,8 @@ def estimate_from_tables(
     mesh: Mesh | None = None,
 ) -> TransitionEstimate:
     """`estimate_all` from counted tables (see `cooccurrence.count`); `stderr` is NaN, as it needs the labels."""
-    rank = partner_ranks(tables, aggregate=aggregate, assume=assume, num_partners=num_partners, key=key)
     q = len(tables.both)
+    rank = partner_ranks(q, aggregate=aggregate, assume=assume, num_partners=num_partners, key=key)
     other = None if fallback is None else as_transition(fallback, q, name="fallback")
     options: dict[str, Any] = dict(aggregate=aggregate, assume=assume, min_selected=min_selected)
     return solve_rows(tables, rank, other, jnp.arange(q), mesh=mesh, **options)
@@ -184,13 +222,12 @@ def as_transition(T: Any, num_classes: int, *, name: str = "T") -> Float[Array, 
 
 
 def partner_ranks(
-    tables: Tables, *, aggregate: str, assume: str, num_partners: int | None, key: PRNGKeyArray | None
+    q: int, *, aggregate: str, assume: str, num_partners: int | None, key: PRNGKeyArray | None
 ) -> Int[Array, "#q q"]:
     """In which order class j asks its partners, (q, q), or (1, q) when all classes ask in the same; q is never."""
     if aggregate not in AGGREGATES:
         raise ValueError(f"aggregate: {aggregate!r}; pass one of {', '.join(AGGREGATES)}")
     check_assume(assume)
-    q = len(tables.both)
     everyone = jnp.arange(q)[None]
     if num_partners is None and (key is None or aggregate != "first"):
         return everyone

@@ -27,8 +27,8 @@ _BLOCK = 256
 
 def standard_errors(
     tables: Tables,
-    labels: Labels,
-    selected: np.ndarray,
+    labels: Any,
+    selected: Any,
     *,
     aggregate: str = "joint",
     assume: str = "general",
@@ -37,18 +37,31 @@ def standard_errors(
 ) -> Float[Array, "q 2"]:
     """Delta-method standard errors of (rho_neg, rho_pos); arguments as in `estimate_all`, inputs checked already.
 
+    `labels` and `selected` are `Labels` and a mask, or `SparseLabels` and a `SparseMask`.
+
     Bounds are left out, so that an estimate that lies on one (a rate of 0, say) keeps its error.
     """
-    rank = partner_ranks(tables, aggregate=aggregate, assume=assume, num_partners=num_partners, key=key)
+    rank = partner_ranks(len(tables.both), aggregate=aggregate, assume=assume, num_partners=num_partners, key=key)
     per_one, per_example = _gradients(tables, rank, aggregate=aggregate, assume=assume)
-    n, q = labels.values.shape
+    n, q = (labels.values if isinstance(labels, Labels) else labels.by_example).shape
     rows = max(1, _CHUNK_CELLS // (8 * q))
-    known = labels.observed if labels.observed is not None else np.broadcast_to(np.True_, labels.values.shape)
     total = jnp.zeros((q, 2), per_one.dtype)
     for start in range(0, n, rows):
-        part = slice(start, start + rows)
-        total += _squared_influence(labels.values[part], selected[part], known[part], per_one, per_example, assume)
+        cells = _dense_rows(labels, selected, slice(start, start + rows))
+        total += _squared_influence(*cells, per_one, per_example, assume)
     return jnp.sqrt(total)
+
+
+def _dense_rows(labels: Any, selected: Any, part: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Labels, selection and observed cells of some examples; only these become dense."""
+    if isinstance(labels, Labels):
+        values = labels.values[part]
+        known = np.broadcast_to(np.True_, values.shape) if labels.observed is None else labels.observed[part]
+        return values, selected[part], known
+    values = labels.by_example[part].toarray()
+    cells = selected.cells[part]
+    cells = (cells if isinstance(cells, np.ndarray) else cells.toarray()) == 1
+    return values, cells if selected.selected else ~cells, np.broadcast_to(np.True_, values.shape)
 
 
 def bootstrap(
