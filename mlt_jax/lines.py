@@ -32,6 +32,9 @@ _SQUARINGS = 12
 _UPPER = [(g, h) for g in range(4) for h in range(g, 4)]
 # Chance that labels without any correlation pass as correlated; and the 95 % point of one partner's chi-square.
 _CHANCE, _CHI2_95 = 0.05, 3.841
+# Options of `jax.jit` under which sums may be taken in any order; else XLA does not vectorise several at once.
+ANY_ORDER = {"xla_cpu_enable_fast_math": True}
+ANY_ORDER |= {f"xla_cpu_fast_math_honor_{what}": True for what in ("nans", "infs", "division", "functions")}
 
 
 class Cloud(NamedTuple):
