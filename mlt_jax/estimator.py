@@ -155,7 +155,9 @@ def estimate_all(
         checked = sparse.as_sparse_labels(labels)
         mask = sparse.as_sparse_mask(selected, unselected, checked)
         if not stderr:
-            return _estimate_blocks(sparse.count_blocks(checked, mask, max_memory=max_memory), labels.shape[1], rule, more)
+            return _estimate_blocks(
+                sparse.count_blocks(checked, mask, max_memory=max_memory), labels.shape[1], rule, more
+            )
         tables = sparse.count_sparse(checked, mask)
     else:
         checked = as_labels(labels, coding=coding, observed=observed)
@@ -178,7 +180,9 @@ def _estimate_blocks(
     rank = partner_ranks(num_classes, **rule)
     fallback = more["fallback"]
     other = None if fallback is None else as_transition(fallback, num_classes, name="fallback")
-    options: dict[str, Any] = dict(aggregate=rule["aggregate"], assume=rule["assume"], min_selected=more["min_selected"])
+    options: dict[str, Any] = dict(
+        aggregate=rule["aggregate"], assume=rule["assume"], min_selected=more["min_selected"]
+    )
     out: dict[str, np.ndarray] = {}
     for classes, tables in blocks:
         ranks = rank if len(rank) == 1 else rank[classes]
@@ -300,6 +304,8 @@ def solve_rows(
 ) -> TransitionEstimate:
     """Estimates of the classes whose rows the tables have, `classes` their numbers."""
     rows = len(classes)
+    if mesh is not None:
+        mesh = Mesh(mesh.devices, mesh.axis_names)  # whatever its axis types, XLA lays out the inputs
     if mesh is not None and rows % mesh.size:  # shards have equal sizes; the last row is solved several times
         take = np.minimum(np.arange(-(-rows // mesh.size) * mesh.size), rows - 1)
         pick = lambda x: x[take] if len(x) == rows else x  # noqa: E731
@@ -321,7 +327,9 @@ def _evidence(
 ) -> tuple[lines.Cloud, "Choice | None", list[Int[Array, "#rows #q"]]]:
     """What the partners of every class say, and the sizes of its groups: all that needs a pass over the tables."""
 
-    def cloud(ones: Groups, totals: Float[Array, "4 #q"], rank: Int[Array, "q"], share: Float[Array, "q"]) -> lines.Cloud:
+    def cloud(
+        ones: Groups, totals: Float[Array, "4 #q"], rank: Int[Array, "q"], share: Float[Array, "q"]
+    ) -> lines.Cloud:
         return lines.group_cloud(ones, totals, rank < rank.shape[0], share)
 
     each = partial(map_classes, tables=tables, rank=rank, classes=classes, assume=assume, mesh=mesh)
@@ -330,9 +338,7 @@ def _evidence(
 
 
 # What follows is strict again: it asks whether shares lie exactly on a bound.
-_fast_evidence = jax.jit(
-    _evidence, static_argnames=("aggregate", "assume", "mesh"), compiler_options=lines.ANY_ORDER
-)
+_fast_evidence = jax.jit(_evidence, static_argnames=("aggregate", "assume", "mesh"), compiler_options=lines.ANY_ORDER)
 
 
 @jax.jit

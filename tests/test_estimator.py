@@ -159,7 +159,9 @@ def test_order_of_classes_and_examples_does_not_matter(aggregate):
     here = estimate_all(labels, selected, **options, key=key)
     there = estimate_all(labels[examples][:, classes], selected[examples][:, classes], **options)
     for name in TransitionEstimate._fields:
-        np.testing.assert_allclose(getattr(here, name)[classes], getattr(there, name), rtol=1e-5, atol=2e-5, err_msg=name)
+        np.testing.assert_allclose(
+            getattr(here, name)[classes], getattr(there, name), rtol=1e-5, atol=2e-5, err_msg=name
+        )
 
 
 def all_finite(estimate):
@@ -354,7 +356,7 @@ def test_eight_devices_give_what_one_gives(aggregate, q):
 
 def test_every_device_solves_its_own_classes():
     labels, selected = unbiased(np.random.default_rng(0), n=3000, q=16)
-    mesh = jax.make_mesh((8,), ("classes",))
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("classes",))
     rank, classes = jnp.arange(16)[None], jnp.arange(16)
     clouds = _fast_evidence(count(labels, selected), rank, classes, aggregate="joint", assume="general", mesh=mesh)[0]
     assert len(clouds.gram.sharding.device_set) == 8

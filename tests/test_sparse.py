@@ -61,7 +61,9 @@ def test_drawn_partners_are_the_same_in_blocks():
 def test_standard_errors_of_sparse_labels_are_the_dense_ones():
     labels, selected = simulated(q=10)
     expected = estimate_all(labels, selected, stderr=True)
-    assert_same(estimate_all(sp.csr_array(labels), unselected=sp.csr_array(~selected), stderr=True), expected, atol=1e-5)
+    assert_same(
+        estimate_all(sp.csr_array(labels), unselected=sp.csr_array(~selected), stderr=True), expected, atol=1e-5
+    )
     assert_same(estimate_all(sp.csr_array(labels), selected, stderr=True), expected, atol=1e-5)
 
 
