@@ -98,7 +98,7 @@ def gemm_peak(size: int = 3000) -> float:
 
 def algorithm_1(labels: np.ndarray, selected: np.ndarray, classes: range) -> np.ndarray:
     """The paper's Algorithm 1, stage 2, as it is stated: one pair of labels after the other; (classes, 2) rates."""
-    n, q = labels.shape
+    q = labels.shape[1]
     noisy = np.asfortranarray(labels == 1)
     found = np.zeros((len(classes), 2))
     for row, j in enumerate(classes):
@@ -143,7 +143,7 @@ def vectorised_numpy(labels: np.ndarray, selected: np.ndarray) -> np.ndarray:
     for j in range(q):
         points = rates[:, j, valid[j]]
         if points.shape[1]:
-            found[j] = points[:, sum(map(_sum_of_distances, points)).argmin()]
+            found[j] = points[:, (_sum_of_distances(points[0]) + _sum_of_distances(points[1])).argmin()]
     return found
 
 
@@ -278,7 +278,8 @@ def exponents(rows: list[Row]) -> dict[str, float]:
             (row["q"], row[kind]) for row in rows if row["what"] == "simulated" and row["n"] == most and kind in row
         ]
         if len(points) > 1:
-            slopes[kind] = float(np.polyfit(*np.log(np.array(points)).T, 1)[0])
+            x, y = np.log(np.array(points)).T
+            slopes[kind] = float(np.polyfit(x, y, 1)[0])
     return slopes
 
 

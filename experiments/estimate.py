@@ -1,7 +1,7 @@
 """T from label files, by one process or by several that each count their share of the examples.
 
     python experiments/estimate.py --labels labels.npz --unselected unselected.npz --out T.npz
-    python experiments/estimate.py ... --coordinator 10.0.0.1:9876 --num-processes 2 --process-id 0    # and 1, elsewhere
+    python experiments/estimate.py ... --coordinator 10.0.0.1:9876 --num-processes 2 --process-id 0   # and 1
 
 Files are scipy.sparse matrices (`scipy.sparse.save_npz`) or arrays (`numpy.save`), (n, q), the same for all processes.
 Under Slurm, Kubernetes or MPI the processes find each other without the last three flags.

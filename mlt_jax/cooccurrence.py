@@ -91,7 +91,7 @@ class Probabilities(NamedTuple):
 def count(
     labels: Any, selected: Any = None, *, unselected: Any = None, observed: Any = None, coding: str = "01"
 ) -> Tables:
-    """Tables of all q x q pairs from labels (n, q) and the mask (n, q) of cells taken as clean, or of those that are not.
+    """Tables of all q x q pairs from labels (n, q) and the mask (n, q) of the cells taken as clean, or of the others.
 
     Three matrix products, `Y'Y`, `(S*Y)'Y` and `(S*(1-Y))'Y`; with a mask of observed cells four more for the totals.
     scipy.sparse labels stay sparse (unless cells are unobserved); with them give the smaller of `selected` and

@@ -130,7 +130,7 @@ def estimate_all(
     """Transition matrices of all q classes from noisy labels and the labels taken as clean.
 
     Args:
-      labels: (n, q), any form that `as_labels` takes, with its `observed` and `coding`. scipy.sparse labels stay sparse.
+      labels: (n, q), any form that `as_labels` takes, with its `observed` and `coding`; scipy.sparse stays so.
       selected: (n, q) bool, for each class the examples whose label is taken as clean (see `select_clean`).
       unselected: (n, q), the cells that are not, in place of `selected`; with sparse labels give the smaller, sparse.
       aggregate: how the systems of the partners become one T. `"joint"` fits them all at once (see `lines`);
@@ -149,6 +149,7 @@ def estimate_all(
     rule: dict[str, Any] = dict(aggregate=aggregate, assume=assume, num_partners=num_partners, key=key)
     more: dict[str, Any] = dict(fallback=fallback, min_selected=min_selected, mesh=mesh)
     checked: Any
+    mask: Any
     if is_all_sparse(labels, observed, coding):
         from mlt_jax import sparse  # scipy.sparse is not needed for the rest
 

@@ -63,7 +63,7 @@ def group_cloud(
     spread = share * (1 - share)
     scale = jnp.where(asked, jnp.where(spread > 0, 1 / jnp.sqrt(jnp.where(spread > 0, spread, 1)), 0), 0)
     per_example = 1 / jnp.maximum(totals, 1)
-    mean = [ones[g] / jnp.maximum(totals[g], 1) for g in range(4)]
+    mean = [ones[g] * per_example[g] for g in range(4)]
     weight = mass / jnp.maximum(jnp.sum(mass), 1)
     centre = _sum_over(lambda g: weight[g] * mean[g])
     root = jnp.sqrt(mass)

@@ -97,8 +97,9 @@ def _meet(timeout: float) -> None:
     """Waits until all processes are here."""
     from jax._src import distributed  # the barrier with a time-out has no public name
 
+    client: Any = distributed.global_state.client
     try:
-        distributed.global_state.client.wait_at_barrier(f"mlt_jax.add_up.{next(_meetings)}", int(1000 * timeout))
+        client.wait_at_barrier(f"mlt_jax.add_up.{next(_meetings)}", int(1000 * timeout))
     except jax.errors.JaxRuntimeError as error:
         raise TimeoutError(
             f"process {jax.process_index()} waited {timeout:g} s for the others (of {jax.process_count()}): at least "

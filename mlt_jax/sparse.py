@@ -74,7 +74,7 @@ def count_blocks(labels: SparseLabels, mask: SparseMask, *, max_memory: int) -> 
     All blocks have the same size, so the last may repeat classes of the one before. A block's tables hold only until
     the next is asked for: they share their memory.
     """
-    n, q = labels.by_example.shape
+    q = labels.by_example.shape[1]
     rows = int(np.clip(max_memory // (_BYTES_PER_PAIR * q), 1, q))
     buffers = [_aligned((rows, q)) for _ in range(3)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -93,7 +93,7 @@ def _count_rows(
     labels: SparseLabels, mask: SparseMask, first: int, buffers: list[np.ndarray], pool: ThreadPoolExecutor
 ) -> Tables:
     both, pos, neg = buffers
-    rows, q = both.shape
+    rows = len(both)
     n = labels.by_example.shape[0]
     partner = np.diff(labels.by_class.indptr).astype(np.int32)
     sizes = np.empty((2, rows), np.int32)
@@ -121,7 +121,7 @@ def _count_rows(
     total_neg = (sizes[1] if mask.selected else n - sizes[1]) - total_pos
     column = [jnp.asarray(x.astype(np.int32)[:, None]) for x in (frequency, total_pos, total_neg)]
     total = jnp.full((1, 1), n, jnp.int32)
-    return Tables(*map(jax.device_put, buffers), jnp.asarray(partner[None]), total, *column)
+    return Tables(*(*map(jax.device_put, buffers), jnp.asarray(partner[None]), total, *column))
 
 
 def _product(left: Any, right: Any, out: Int32[np.ndarray, "rows q"]) -> None:

@@ -348,8 +348,8 @@ def test_eight_devices_give_what_one_gives(aggregate, q):
     mesh = jax.make_mesh((8,), ("classes",))
     options = {"aggregate": aggregate, "fallback": np.tile(np.eye(2), (q, 1, 1))}
     alone = estimate_all(labels, selected, **options)
-    for given in (labels, sp.csr_array(labels)):
-        spread = estimate_all(given, selected, mesh=mesh, **options)
+    for form in (labels, sp.csr_array(labels)):
+        spread = estimate_all(form, selected, mesh=mesh, **options)
         for name in TransitionEstimate._fields:
             np.testing.assert_allclose(getattr(spread, name), getattr(alone, name), atol=1e-6, rtol=1e-5, err_msg=name)
 

@@ -55,7 +55,7 @@ def test_two_processes_that_count_half_each_give_the_result_of_one(files, start,
              str(folder / names[2]), "--out", str(folder / "T.npz")]  # fmt: skip
     pair = [start(k, words) for k in (0, 1)]
     for process in pair:
-        out, err = process.communicate()
+        _, err = process.communicate()
         assert process.returncode == 0, err
     found, expected = TransitionEstimate.load(folder / "T.npz"), estimate_all(labels, selected)
     for name in ("T", "prior", "status", "partners", "residual"):
