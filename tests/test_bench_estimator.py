@@ -57,13 +57,13 @@ def test_an_interrupt_keeps_the_finished_rows(bench, tiny, monkeypatch, capsys):
 
 
 def test_the_contenders_do_the_same_work(bench):
-    labels, selected = unbiased(np.random.default_rng(0), n=3000, q=8)
+    labels, selected = unbiased(np.random.default_rng(0), n=3000, q=15)
     found = estimate_all(labels, selected, aggregate="medoid")
     ours = np.stack([found.rho_neg, found.rho_pos], 1)
-    told = np.asarray(found.partners) != 2  # of two partners, both are the medoid
-    assert told.sum() > 4
-    np.testing.assert_allclose(bench.algorithm_1(labels, selected, range(8))[told], ours[told], atol=1e-4)
+    told = np.asarray(found.partners) % 2 == 1  # of an even number, the two in the middle may be equally good
+    assert told.any()
+    np.testing.assert_allclose(bench.algorithm_1(labels, selected, range(15))[told], ours[told], atol=1e-4)
     np.testing.assert_allclose(bench.vectorised_numpy(labels, selected)[told], ours[told], atol=1e-4)
     losses = np.where(selected, 0.1, 0.8) + 0.1 * np.random.default_rng(1).random(labels.shape)
-    masks = bench.sklearn_masks(losses.astype(np.float32), labels, range(8), 0)
+    masks = bench.sklearn_masks(losses.astype(np.float32), labels, range(15), 0)
     assert (masks == select_clean(losses, labels)).mean() > 0.999
