@@ -30,10 +30,11 @@ class SparseLabels(NamedTuple):
 
 
 class SparseMask(NamedTuple):
-    """Which cells are selected: those in `cells`, or all others."""
+    """Which cells are selected: those listed, or all others."""
 
-    cells: Any  # csc_array or bool array (n, q)
-    selected: bool  # False: `cells` are the unselected ones
+    cells: Any  # csc_array, or array (n, q)
+    listed: int  # cells with this value are listed: 1, or 0 in an array that is mostly 1
+    selected: bool  # whether the listed cells are the selected ones
 
 
 def as_sparse_labels(labels: Any) -> SparseLabels:
@@ -55,7 +56,7 @@ def as_sparse_mask(selected: Any, unselected: Any, labels: SparseLabels) -> Spar
     if given.shape != shape:
         raise ValueError(f"{name}: shape {given.shape}, labels have {shape}; pass (n, q)")
     if hasattr(given, "tocsc"):
-        return SparseMask(_cells(given, name, "True or False, or 1 or 0"), name == "selected")
+        return SparseMask(_cells(given, name, "True or False, or 1 or 0"), 1, name == "selected")
     if given.dtype != bool:
         for start in range(0, len(given), 1024):  # a piece at a time: the whole may be large
             wrong = ~np.isin(given[start : start + 1024], (0, 1))
@@ -65,7 +66,8 @@ def as_sparse_mask(selected: Any, unselected: Any, labels: SparseLabels) -> Spar
                 raise ValueError(
                     f"{name}: row {start + row}, column {column} is {found}; pass True or False, or 1 or 0"
                 )
-    return SparseMask(given, name == "selected")
+    listed = int(2 * np.count_nonzero(given) <= given.size)  # the fewer, the less work
+    return SparseMask(given, listed, (name == "selected") == bool(listed))
 
 
 def count_blocks(labels: SparseLabels, mask: SparseMask, *, max_memory: int) -> Iterator[tuple[np.ndarray, Tables]]:
@@ -102,7 +104,7 @@ def _count_rows(
         part = slice(start, min(start + _CLASSES_AT_ONCE, rows))
         block = slice(first + part.start, first + part.stop)
         positives = _columns(labels.by_class, block)
-        cells = _columns(mask.cells, block)
+        cells = _columns(mask.cells, block, mask.listed)
         hits = cells.multiply(positives).tocsc()
         y = labels.by_example
         for left, out in ((positives, both), (hits, pos), (cells, neg)):
@@ -131,10 +133,10 @@ def _product(left: Any, right: Any, out: Int32[np.ndarray, "rows q"]) -> None:
     total.toarray(out=out)  # duplicates add up
 
 
-def _columns(cells: Any, block: slice) -> Any:
-    """Some columns of a mask or of labels, as csc_array of int32 ones."""
+def _columns(cells: Any, block: slice, listed: int = 1) -> Any:
+    """Some columns of a mask or of labels, as csc_array of int32 ones where they have the value `listed`."""
     if isinstance(cells, np.ndarray):
-        part = np.ascontiguousarray(cells[:, block].T)
+        part = np.ascontiguousarray(cells[:, block].T) == listed
         flat = np.flatnonzero(part)
         ends = np.concatenate([[0], np.cumsum(np.count_nonzero(part, axis=1))])
         rows, shape = flat % part.shape[1], part.shape[::-1]

@@ -60,7 +60,7 @@ def _dense_rows(labels: Any, selected: Any, part: slice) -> tuple[np.ndarray, np
         return values, selected[part], known
     values = labels.by_example[part].toarray()
     cells = selected.cells[part]
-    cells = (cells if isinstance(cells, np.ndarray) else cells.toarray()) == 1
+    cells = (cells if isinstance(cells, np.ndarray) else cells.toarray()) == selected.listed
     return values, cells if selected.selected else ~cells, np.broadcast_to(np.True_, values.shape)
 
 

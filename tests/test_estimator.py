@@ -12,8 +12,9 @@ from simulate import correlated_labels, flip, t_error, unbiased
 
 from mlt_jax import Status, TransitionEstimate, count, dual_t, estimate_all, estimate_from_tables, estimate_pair
 from mlt_jax.cooccurrence import Tables, count_arrays
-from mlt_jax.estimator import AGGREGATES, _estimate, _fast_evidence, medoid
+from mlt_jax.estimator import AGGREGATES, _estimate, _fast_evidence
 from mlt_jax.noise import SETTINGS
+from mlt_jax.pairs import medoid
 
 N = 2**30
 

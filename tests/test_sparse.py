@@ -41,6 +41,15 @@ def assert_same(found, expected, atol=1e-6):
         np.testing.assert_allclose(getattr(found, name), getattr(expected, name), atol=atol, rtol=1e-4, err_msg=name)
 
 
+def test_of_a_dense_selection_the_rarer_cells_are_listed():
+    labels, selected = simulated()
+    checked = as_sparse_labels(sp.csr_array(labels))
+    for given in (selected, ~selected):
+        mask = as_sparse_mask(given, None, checked)
+        assert mask.cells is given
+        assert (given == mask.listed).mean() < 0.5
+
+
 @pytest.mark.parametrize("aggregate", AGGREGATES)
 def test_blocks_of_classes_give_what_all_at_once_gives(aggregate):
     labels, selected = simulated()
