@@ -72,7 +72,7 @@ def group_cloud(
     products = [points[g] * points[h] for g, h in _UPPER]
     counts = [member.astype(scale.dtype) for member in (scale > 0, gap > _CHI2_95)]
     *upper, dimension, partners, contrast = sums(*products, *counts, gap)
-    gram = jnp.stack([upper[_UPPER.index((min(g, h), max(g, h)))] for g in range(4) for h in range(4)]).reshape(4, 4)
+    gram = jnp.stack([upper[_entry(g, h)] for g in range(4) for h in range(4)]).reshape(4, 4)
     return Cloud(mass, gram, dimension, contrast, partners)
 
 
@@ -147,18 +147,24 @@ def misfit(cloud: Cloud, theta: Float[Array, "2"]) -> Float[Array, ""]:
 def _top_eigenvector(gram: Float[Array, "4 4 way"]) -> Float[Array, "4 way"]:
     """Unit vectors of the largest eigenvalues, by repeated squaring: smooth, and cheap for thousands of classes."""
 
-    def square(_: Any, power: Float[Array, "4 4 way"]) -> Float[Array, "4 4 way"]:
-        size = _sum_over(lambda g: power[g, g])
-        power = power / jnp.where(size > 0, size, 1)[None, None]
-        return _sum_over(lambda g: power[:, g, None] * power[None, g])
+    def square(_: Any, power: tuple[Array, ...]) -> tuple[Array, ...]:
+        size = _sum_over(lambda g: power[_entry(g, g)])
+        power = tuple(x / jnp.where(size > 0, size, 1) for x in power)
+        return tuple(_sum_over(lambda k: power[_entry(g, k)] * power[_entry(k, h)]) for g, h in _UPPER)  # noqa: B023
 
-    power = jax.lax.fori_loop(0, _SQUARINGS, square, gram)
-    size, vector = power[0, 0], power[:, 0]
-    for g in range(1, 4):
-        larger = power[g, g] > size
-        size, vector = jnp.where(larger, power[g, g], size), jnp.where(larger[None], power[:, g], vector)
-    norm = jnp.sqrt(jnp.sum(vector**2, axis=0))
-    return vector / jnp.where(norm > 0, norm, 1)[None]
+    power = jax.lax.fori_loop(0, _SQUARINGS, square, tuple(gram[g, h] for g, h in _UPPER))
+    size, vector = power[0], [power[_entry(g, 0)] for g in range(4)]
+    for h in range(1, 4):
+        larger = power[_entry(h, h)] > size
+        size = jnp.where(larger, power[_entry(h, h)], size)
+        vector = [jnp.where(larger, power[_entry(g, h)], vector[g]) for g in range(4)]
+    norm = jnp.sqrt(_sum_over(lambda g: vector[g] ** 2))
+    return jnp.stack(vector) / jnp.where(norm > 0, norm, 1)[None]
+
+
+def _entry(g: int, h: int) -> int:
+    """Place of entry (g, h) of a symmetric matrix among its upper ones."""
+    return _UPPER.index((min(g, h), max(g, h)))
 
 
 def _sum_over(term: Callable[[int], Array]) -> Array:
