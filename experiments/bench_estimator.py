@@ -65,6 +65,7 @@ def best(run: Callable[[], Any], repeats: int) -> tuple[float, float, Any]:
     """Least time, time of the first run, and what the last returned."""
     times = []
     for _ in range(max(1, repeats)):
+        result = None  # or there would be two of it in memory
         start = time.perf_counter()
         result = jax.block_until_ready(run())
         times.append(time.perf_counter() - start)

@@ -155,7 +155,7 @@ def _cells(matrix: Any, name: str, allowed: str) -> Any:
     if not cells.has_canonical_format:
         cells = sp.csc_array(matrix.astype(np.float64).tocoo())  # before summing: bools and uint8 would not add up
         cells.sum_duplicates()
-    wrong = (cells.data != 0) & (cells.data != 1)
+    wrong = (cells.data != 0) & (cells.data != 1) if cells.dtype != bool else np.zeros(0, bool)
     if wrong.any():
         k = int(wrong.argmax())
         column = int(np.searchsorted(cells.indptr, k, side="right")) - 1
