@@ -19,6 +19,7 @@ from mlt_jax.cooccurrence import Tables
 
 # Classes whose tables are worked on at once, by each thread: their rows should stay in the cache.
 _CLASSES_AT_ONCE = 32
+_PADDED = 3  # how many times more numbers padded label lists may hold
 _BYTES_PER_PAIR = 16  # three 32-bit tables, and room for what is made of them
 
 
@@ -27,6 +28,7 @@ class SparseLabels(NamedTuple):
 
     by_example: Any  # csr_array (n, q) of int32 ones
     by_class: Any  # csc_array of the same
+    padded: Int32[np.ndarray, "n w"] | None  # the classes of each example, then zeros; None if that were mostly zeros
 
 
 class SparseMask(NamedTuple):
@@ -43,7 +45,18 @@ def as_sparse_labels(labels: Any) -> SparseLabels:
         raise ValueError(f"labels: shape {labels.shape}; pass (n, q), at least one example and one class")
     by_class = _cells(labels, "labels", "0 or 1")
     by_class = sp.csc_array((np.ones(by_class.nnz, np.int32), by_class.indices, by_class.indptr), shape=by_class.shape)
-    return SparseLabels(by_class.tocsr(), by_class)
+    by_example = by_class.tocsr()
+    return SparseLabels(by_example, by_class, _padded(by_example))
+
+
+def _padded(by_example: Any) -> Int32[np.ndarray, "n w"] | None:
+    sizes = np.diff(by_example.indptr)
+    width = int(sizes.max())
+    if width * len(sizes) > _PADDED * by_example.nnz:
+        return None
+    padded = np.zeros((len(sizes), width), np.int32)
+    padded[np.arange(width) < sizes[:, None]] = by_example.indices
+    return padded
 
 
 def as_sparse_mask(selected: Any, unselected: Any, labels: SparseLabels) -> SparseMask:
@@ -106,9 +119,8 @@ def _count_rows(
         positives = _columns(labels.by_class, block)
         cells = _columns(mask.cells, block, mask.listed)
         hits = cells.multiply(positives).tocsc()
-        y = labels.by_example
         for left, out in ((positives, both), (hits, pos), (cells, neg)):
-            _product(left, y, out[part])
+            _product(left, labels, out[part])
         sizes[:, part] = np.diff(hits.indptr), np.diff(cells.indptr)
         if mask.selected:
             neg[part] -= pos[part]
@@ -126,11 +138,19 @@ def _count_rows(
     return Tables(*(*map(jax.device_put, buffers), jnp.asarray(partner[None]), total, *column))
 
 
-def _product(left: Any, right: Any, out: Int32[np.ndarray, "rows q"]) -> None:
-    """`left' right` of 0/1 matrices, left by columns and right by rows: each column adds up the rows it lists."""
-    lists = right[left.indices]
-    total = sp.csr_array((lists.data, lists.indices, lists.indptr[left.indptr]), shape=out.shape)
-    total.toarray(out=out)  # duplicates add up
+def _product(left: Any, labels: SparseLabels, out: Int32[np.ndarray, "rows q"]) -> None:
+    """`left' Y` of 0/1 matrices, left by columns: each column adds up the label lists of the examples it lists."""
+    if labels.padded is None:
+        lists = labels.by_example[left.indices]
+        data, indices, ends = lists.data, lists.indices, lists.indptr[left.indptr]
+    else:  # whole rows are copied several times faster than lists of different lengths
+        width = labels.padded.shape[1]
+        indices, ends = labels.padded[left.indices].ravel(), width * left.indptr
+        data = np.ones(len(indices), np.int32)
+    sp.csr_array((data, indices, ends), shape=out.shape).toarray(out=out)  # duplicates add up
+    if labels.padded is not None:
+        sizes = np.concatenate([[0], np.cumsum(np.diff(labels.by_example.indptr)[left.indices])])
+        out[:, 0] -= (np.diff(ends) - np.diff(sizes[left.indptr])).astype(np.int32)
 
 
 def _columns(cells: Any, block: slice, listed: int = 1) -> Any:
