@@ -64,7 +64,7 @@ def curve(
     line = _path([at(float(u), float(v)) for u, v in zip(grid, fitted, strict=True)])
     dots = "".join('<circle class="dot ink" cx="{:.1f}" cy="{:.1f}" r="2"/>'.format(*at(float(u), float(v)))
                    for u, v in zip(x, share, strict=True))  # fmt: skip
-    levels = "".join(f'<line class="level {kind}" x1="0" x2="{_W}" y1="{at(0, v)[1]:.1f}" y2="{at(0, v)[1]:.1f}"/>'
+    levels = "".join(f'<line class="level {kind}" x1="0" x2="{_W}" y1="{at(low, v)[1]:.1f}" y2="{at(low, v)[1]:.1f}"/>'
                      for kind, v in (("neg", floor), ("pos", ceiling)))  # fmt: skip
     return f'<svg viewBox="0 0 {_W} {_H}" role="img">{levels}<path class="fit" d="{line}"/>{dots}</svg>'
 

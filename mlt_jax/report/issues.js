@@ -45,7 +45,7 @@
     const meter = make("div", "meter"), track = make("i"), fill = make("u");
     fill.style.width = `${100 * data.wrong[i]}%`;
     track.append(fill);
-    meter.append(track, make("span", "", data.wrong[i] > 0.9995 ? "> 0.999" : data.wrong[i].toFixed(3)));
+    meter.append(track, make("span", "", data.wrong[i] >= 0.9995 ? "> 0.999" : data.wrong[i].toFixed(3)));
     const choice = make("div", "verdict");
     for (const [word, letter, title] of [["flip", "f", "the label is wrong"], ["keep", "k", "the label is right"]]) {
       const button = make("button", letter, word);

@@ -35,7 +35,7 @@ def rates(
         name = escape(classes[j])
         label = f'<button type="button" data-column="{j}">{name}</button>' if pick else f"<b>{name}</b>"
         true = None if true_T is None else (float(true_T[j, 0, 1]), float(true_T[j, 1, 0]))
-        cells = [label, charts.intervals(values[j], ends[j], top, true)]
+        cells = [label, charts.intervals(values[j].tolist(), ends[j].tolist(), top, true)]
         for kind, rate, (low, high) in zip(("neg", "pos"), values[j], ends[j], strict=True):
             span = f"<small>{100 * low:.1f} to {100 * high:.1f}</small>" if np.isfinite(low) else ""
             cells.append(f'<div class="num {kind}">{100 * rate:.1f} %{span}</div>')

@@ -22,12 +22,12 @@ def thumbnails(rows: Iterable[int], image: Callable[[int], Any]) -> dict[int, st
     """
     found: dict[int, str] = {}
     size = 0
-    for row in tqdm(list(dict.fromkeys(rows))[:_MOST], desc="thumbnails", disable=None, leave=False):
+    for row in tqdm(list(dict.fromkeys(rows)), desc="thumbnails", disable=None, leave=False):
         uri = _thumbnail(image(row))
         if uri is None:
             continue
         size += len(uri)
-        if size > _MOST_BYTES:
+        if size > _MOST_BYTES or len(found) == _MOST:
             break
         found[row] = uri
     return found
