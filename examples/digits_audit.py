@@ -2,8 +2,8 @@
 
     python examples/digits_audit.py [FOLDER]
 
-It writes what you would bring (labels.csv, probs.csv, images/), runs `mlt audit` on it and, since here the truth is
-known, says how many of the suspects are really wrong and what is left after flipping the surest ones.
+It writes what you would bring (labels.csv, probs.csv, images/), runs `mlt audit` on it, decides on the suspects as you
+would by looking at them (here the truth is known), and applies the decisions with `mlt apply`. A minute on 2 cores.
 """
 
 import csv
@@ -69,14 +69,21 @@ def main(folder: Path) -> None:
     given = read_table(labels)
     place = {name: row for row, name in enumerate(given.ids or ())}
     with (folder / "report.issues.csv").open(newline="") as file:
-        suspects = [(place[row["example"]], int(row["class"])) for row in csv.DictReader(file)]
+        suspects = list(csv.DictReader(file))
     wrong = given.values != clean
-    for top in (100, 500, len(suspects)):
-        hits = np.mean([wrong[cell] for cell in suspects[:top]])
-        print(f"of the first {top} suspects {100 * hits:.0f} % are wrong; of all labels {100 * wrong.mean():.1f} %")
-    mlt(["apply", labels, str(folder / "report.issues.csv"), "--above", "0.9", "--out", str(folder / "relabelled.csv")])
+    right = [bool(wrong[place[row["example"]], int(row["class"])]) for row in suspects]
+    for top in (100, len(suspects)):
+        hits = 100 * np.mean(right[:top])
+        print(f"of the first {top} suspects {hits:.0f} % are wrong; of all labels {100 * wrong.mean():.1f} %")
+    with (folder / "decisions.csv").open("w", newline="") as file:
+        table = csv.DictWriter(file, list(suspects[0]))
+        table.writeheader()
+        table.writerows(row | {"decision": "flip" if hit else "keep"} for row, hit in zip(suspects, right, strict=True))
+    mlt(["apply", labels, str(folder / "decisions.csv"), "--out", str(folder / "relabelled.csv")])
     left = (read_table(folder / "relabelled.csv").values != clean).sum()
-    print(f"wrong labels: {wrong.sum()} before, {left} after")
+    print(
+        f"looked at {100 * len(suspects) / wrong.size:.0f} % of the labels; wrong: {wrong.sum()} before, {left} after"
+    )
 
 
 if __name__ == "__main__":

@@ -188,7 +188,7 @@ def class_table(audit: Audit, issues: Issues) -> str:
     ends = 100 * np.asarray(audit.found.interval())
     values = 100 * np.stack([audit.found.rho_neg, audit.found.rho_pos], axis=1)
     suspects = np.bincount(issues.column, minlength=len(audit.classes))
-    width = min(max(map(len, audit.classes)), 30)
+    width = min(max(5, *map(len, audit.classes)), 30)
     header = f"{'class':{width}} {'given':>8} {'falsely given, %':>23} {'missed, %':>23}  {'status':14} {'suspects':>8}"
     lines = [header]
     for j in np.argsort(-suspects, kind="stable"):

@@ -18,6 +18,7 @@ from mlt_jax.data import load
 from mlt_jax.doors import from_cleanlab_joint, to_cleanlab_joint
 from mlt_jax.labels import as_labels, to_lists
 from mlt_jax.noise import transition
+from mlt_jax.scikit import LabelAuditor
 
 N, Q = 3000, 4  # the same in the tests of the command line and of the page, so that kernels are compiled once
 RHO_NEG, RHO_POS = np.array([0.05, 0.1, 0.0, 0.3]), np.array([0.3, 0.1, 0.4, 0.0])
@@ -251,6 +252,15 @@ def test_cleanlab_takes_our_joint_and_we_take_its_labels_and_joint(data):
     wrong = (labels != clean).sum(axis=0)
     assert np.abs(by_class - wrong).max() < 0.35 * wrong.max()  # it removes as many as our joint says are wrong
     assert np.isfinite(audit_labels(lists, probs=pi, T=from_cleanlab_joint(theirs)).wrong).all()
+
+
+def test_the_scikit_learn_estimator_audits(data):
+    _, labels, pi = data
+    found = LabelAuditor(threshold=0.8).fit(None, labels, probs=pi)
+    audit = audit_labels(labels, probs=pi)
+    np.testing.assert_array_equal(found.wrong_, audit.wrong)
+    np.testing.assert_array_equal(found.clean_labels_, clean_labels(audit, threshold=0.8))
+    assert found.issues_.wrong.min() > 0.8
 
 
 @pytest.mark.slow

@@ -66,7 +66,10 @@ def curve(
                    for u, v in zip(x, share, strict=True))  # fmt: skip
     levels = "".join(f'<line class="level {kind}" x1="0" x2="{_W}" y1="{at(low, v)[1]:.1f}" y2="{at(low, v)[1]:.1f}"/>'
                      for kind, v in (("neg", floor), ("pos", ceiling)))  # fmt: skip
-    return f'<svg viewBox="0 0 {_W} {_H}" role="img">{levels}<path class="fit" d="{line}"/>{dots}</svg>'
+    frame = "".join(
+        f'<line class="axis" x1="0" x2="{_W}" y1="{at(low, v)[1]}" y2="{at(low, v)[1]}"/>' for v in (0.0, 1.0)
+    )
+    return f'<svg viewBox="0 0 {_W} {_H}" role="img">{frame}{levels}<path class="fit" d="{line}"/>{dots}</svg>'
 
 
 def histogram(

@@ -36,7 +36,9 @@ def run_page(workdir: str | Path, path: str | Path | None = None) -> Path:
         raise ValueError(f"{folder}: holds no results.json, metrics.jsonl or transition.npz; pass the folder of a run")
     what = config.get("dataset", folder.name) if isinstance(config, dict) else folder.name
     noise = config.get("noise") if isinstance(config, dict) else None
-    subtitle = ", ".join(filter(None, [f"noise {noise}" if noise else "", f"{len(seeds)} seed(s)", str(folder)]))
+    subtitle = ", ".join(
+        filter(None, [f"noise {noise}" if noise else "", f"{len(seeds)} seed{'s' * (len(seeds) > 1)}", folder.name])
+    )
     return write(path or folder / "report.html", page(f"Run on {what}", subtitle, parts))
 
 
