@@ -13,6 +13,7 @@ import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -65,10 +66,10 @@ def cleanlab_scores(labels: np.ndarray, probs: np.ndarray) -> tuple[dict[str, np
     return scores, np.asarray(from_cleanlab_joint(compute_confident_joint(lists, probs, multi_label=True)))
 
 
-def measure(features: np.ndarray, clean: np.ndarray, rates: tuple[float, float], seed: int) -> dict[str, dict]:
+def measure(features: np.ndarray, clean: np.ndarray, rates: tuple[float, float], key: Any) -> dict[str, dict]:
     """Average precisions and T errors of one setting."""
     T = transition(*rates, num_classes=clean.shape[1])
-    labels = np.asarray(corrupt(jax.random.key(seed), clean, T))
+    labels = np.asarray(corrupt(key, clean, T))
     wrong = labels != clean
     probs = cross_val_probs(features, labels)
     ours = {FEATURES: audit_labels(labels, features=features), PROBS: audit_labels(labels, probs=probs)}
@@ -102,8 +103,8 @@ def main(options: Options) -> None:
     assert data.features is not None
     for s in options.settings:
         rates = SETTINGS[options.dataset][s]
-        start = time.monotonic()
-        found[f"({rates[0]:g}, {rates[1]:g})"] = measure(data.features, data.labels, rates, options.seed)
+        start, key = time.monotonic(), jax.random.key(8 * options.seed + s)  # other noise in each setting
+        found[f"({rates[0]:g}, {rates[1]:g})"] = measure(data.features, data.labels, rates, key)
         print(f"{rates}: {time.monotonic() - start:.0f} s", flush=True)
         if options.out:
             options.out.parent.mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,7 @@ from mlt_jax.estimator import Status, TransitionEstimate, as_transition, implied
 from mlt_jax.labels import Labels, as_labels, as_matrix
 from mlt_jax.recipe import estimate
 
-_STEPS = 15
+_STEPS = 30
 # Predictions are logits, so slopes are about 1; an offset is only held where a class has next to no positives.
 _SLOPE_SPREAD, _OFFSET_SPREAD = 0.5, 5.0
 _CHI2_95 = 3.841
