@@ -5,7 +5,7 @@ BIN := .venv/bin
 .PHONY: demo test slow lint docs clean
 
 demo: .venv/ready
-	$(BIN)/python experiments/demo.py
+	$(BIN)/python experiments/run.py
 
 test: lint
 	$(BIN)/pytest
