@@ -37,11 +37,12 @@ class Feed(Protocol):
 class Resident:
     """Features in device memory; an epoch is one jitted scan, so `report` hears only of its end."""
 
-    def __init__(self, apply: Apply, *, batch_size: int) -> None:
+    def __init__(self, apply: Apply, *, batch_size: int, kept: dict | None = None) -> None:
+        # `kept`: feeds of several networks can share what is in device memory.
         self._batch_size = batch_size
         self._predict = jax.jit(lambda params, stats, inputs: apply(params, stats, inputs, False)[0])
         self._epochs: dict[Step, Callable] = {}
-        self._kept: dict[int, tuple[np.ndarray, jax.Array]] = {}
+        self._kept: dict[int, tuple[np.ndarray, jax.Array]] = {} if kept is None else kept
 
     def put(self, tree: PyTree) -> PyTree:
         """The tree on the default device."""

@@ -56,6 +56,14 @@ def gce(logits: Logits, labels: Labels, *, power: float = 0.7) -> Float[Array, "
     return -jnp.expm1(-power * bce(logits, labels)) / power
 
 
+def wsic(clean_logits: Logits, noisy_logits: Logits, labels: Labels) -> Float[Array, "n q"]:
+    """WSIC's loss, (n, q): bce of the noisy logits plus bce of the clean ones, both against the noisy label.
+
+    Its authors judge the clean logits by clean labels; where there are none, the noisy label takes their place.
+    """
+    return bce(noisy_logits, labels) + bce(clean_logits, labels)
+
+
 def importance(logits: Logits, labels: Labels, T: Transition) -> Float[Array, "n q"]:
     """Weights P(clean = y) / P(noisy = y), (n, q), from the predicted clean posterior."""
     return jnp.exp(-bce(logits, labels) - _log_noisy(logits, labels, T))

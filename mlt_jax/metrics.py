@@ -68,3 +68,16 @@ def transition_error(T: Any, true_T: Any) -> float:
         raise ValueError(f"T: has shape {found.shape}, true_T {true.shape}; pass two arrays (q, 2, 2)")
     off_diagonal = np.abs(found - true)[:, [0, 1], [1, 0]]
     return float(off_diagonal.sum())
+
+
+def wilcoxon_greater(ours: Any, theirs: Any) -> float:
+    """p-value of the one-sided Wilcoxon signed-rank test that `ours` is greater, over pairs; NaN without a difference.
+
+    Pairs without a difference are left out. It gives the paper's printed p-values from its printed scores.
+    """
+    from scipy.stats import wilcoxon
+
+    difference = np.asarray(ours, float) - np.asarray(theirs, float)
+    if not np.any(difference):
+        return float("nan")
+    return float(wilcoxon(difference, alternative="greater").pvalue)

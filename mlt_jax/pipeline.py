@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, PRNGKeyArray, UInt8
+from jaxtyping import Float, Int, PRNGKeyArray, UInt8
 
 import mlt_jax
 from mlt_jax import losses, metrics, noise, training
@@ -89,10 +89,16 @@ def noisy_labels(
 def prepare(config: Config, train: Dataset, test: Dataset, seed: int) -> Parts:
     """Noise drawn by the seed on all training examples, then 90 % to train and 10 % to validate, the same for all."""
     labels, true_T = noisy_labels(config, train.labels, seed)
-    order = np.random.default_rng(1).permutation(len(labels))
-    cut = max(1, round(VALIDATION * len(labels)))
     noisy = train._replace(labels=labels, ignore=None)
-    return Parts(noisy.take(np.sort(order[cut:])), noisy.take(np.sort(order[:cut])), test, true_T)
+    kept, held_out = split_rows(len(labels))
+    return Parts(noisy.take(kept), noisy.take(held_out), test, true_T)
+
+
+def split_rows(n: int) -> tuple[Int[np.ndarray, " m"], Int[np.ndarray, " k"]]:
+    """Rows to train on and rows to validate on, 90 % and 10 % of n, the same for every seed."""
+    order = np.random.default_rng(1).permutation(n)
+    cut = max(1, round(VALIDATION * n))
+    return np.sort(order[cut:]), np.sort(order[:cut])
 
 
 def build_model(config: Config, train: Dataset, key: PRNGKeyArray) -> Model:

@@ -11,15 +11,20 @@ from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 
 from mlt_jax.models import pretrained as _pretrained
+from mlt_jax.models.agcn import AGCN
 from mlt_jax.models.base import CAFFE, IMAGENET, Model, Preprocess, PyTree
+from mlt_jax.models.csra import CSRA
 from mlt_jax.models.layers import mean_pool
 from mlt_jax.models.resnet import SHAPES, Head, How, ResNet
+from mlt_jax.models.wsic import WSIC
 
-__all__ = ["CAFFE", "IMAGENET", "Model", "Preprocess", "build", "names"]
+__all__ = ["CAFFE", "HEADS", "IMAGENET", "Model", "Preprocess", "build", "names"]
 
 _Images = Shaped[Array | np.ndarray, "b h w 3"]
 
 names = (*SHAPES, "linear")
+# What can follow a backbone, or stand alone on its features: name -> module(features, num_classes, rngs=...).
+HEADS = {"linear": Head, "csra": CSRA, "agcn": AGCN, "wsic": WSIC}
 
 
 def build(
@@ -33,12 +38,13 @@ def build(
     axis_name: str | None = None,
     version: str | None = None,
     dtype: Any = jnp.float32,
+    head: str = "linear",
 ) -> Model:
     """The named network, ready to train.
 
     Args:
       name: one of `names`: "resnet18", "resnet34", "resnet50", "small" (scenes of 32 to 64 px), or "linear", which
-        takes features (b, d), or maps (b, h, w, d) that it averages, instead of images.
+        takes features (b, d), or maps (b, h, w, d) that it averages, instead of images; or another of `HEADS` alone.
       key: for the random parameters: all, or only the head when the weights were trained for other classes.
       size: pixels of a side of the images, only checked; for "linear" the number of features (2048 if not given).
       pretrained: a weight file (.npz or .safetensors), or the name of a repository of the Hugging Face hub such as
@@ -48,20 +54,21 @@ def build(
       version: where a bottleneck strides: "v1" on its first 1x1 convolution, "v1.5" on the 3x3. From scratch v1.5;
         weights know theirs.
       dtype: of the activations, such as `jnp.bfloat16`; parameters, statistics and logits are float32.
+      head: of a ResNet, one of `HEADS`.
     """
-    _check(name, num_classes, size, conv, version)
+    _check(name, num_classes, size, conv, version, head)
     rngs = nnx.Rngs(params=key)
-    if name == "linear":
+    if name in HEADS:
         if pretrained is not None:
-            raise ValueError(f"pretrained: {str(pretrained)!r} for name='linear'; it has no backbone, leave it out")
-        return _linear(size or 2048, num_classes, rngs)
+            raise ValueError(f"pretrained: {str(pretrained)!r} for name={name!r}; it has no backbone, leave it out")
+        return _head(name, size or 2048, num_classes, rngs)
     weights = None if pretrained is None else _pretrained.load(pretrained, SHAPES[name])
     if weights is not None and version not in (None, weights.version):
         raise ValueError(f"version: {version!r}, but the weights of {str(pretrained)!r} are {weights.version}")
     auto = "matmul" if jax.default_backend() == "cpu" else "lax"
     how = How(auto if conv == "auto" else conv, jnp.dtype(dtype), axis_name)
     version = (version or "v1.5") if weights is None else weights.version
-    net = ResNet(SHAPES[name], num_classes=num_classes, version=version, how=how, rngs=rngs)
+    net = ResNet(SHAPES[name], num_classes=num_classes, version=version, how=how, rngs=rngs, head=HEADS[head])
     graph, params, stats = _split(net)
     preprocess = IMAGENET
     if weights is not None:
@@ -71,16 +78,18 @@ def build(
     return Model(params, stats, apply, features, name, preprocess)
 
 
-def _check(name: str, num_classes: int, size: int | None, conv: str, version: str | None) -> None:
-    if name not in names:
-        raise ValueError(f"name: {name!r}; pass one of {', '.join(names)}")
+def _check(name: str, num_classes: int, size: int | None, conv: str, version: str | None, head: str) -> None:
+    if name not in (*SHAPES, *HEADS):
+        raise ValueError(f"name: {name!r}; pass one of {', '.join((*SHAPES, *HEADS))}")
+    if head not in HEADS:
+        raise ValueError(f"head: {head!r}; pass one of {', '.join(HEADS)}")
     if num_classes < 1:
         raise ValueError(f"num_classes: {num_classes}; pass at least 1")
     if conv not in ("auto", "lax", "matmul"):
         raise ValueError(f'conv: {conv!r}; pass "auto", "lax" or "matmul"')
     if version not in (None, "v1", "v1.5"):
         raise ValueError(f'version: {version!r}; pass "v1" (stride on the first 1x1) or "v1.5" (on the 3x3)')
-    least = 1 if name == "linear" else 16 if name == "small" else 32
+    least = 1 if name in HEADS else 16 if name == "small" else 32
     if size is not None and size < least:
         raise ValueError(f"size: {size}; {name} needs at least {least}")
 
@@ -93,7 +102,7 @@ def _split(net: nnx.Module) -> tuple[Any, PyTree, PyTree]:
 
 def _apply(
     graph: Any, preprocess: Preprocess, params: PyTree, stats: PyTree, images: _Images, train: bool
-) -> tuple[Float[Array, "b q"], PyTree]:
+) -> tuple[Any, PyTree]:
     net = nnx.merge(graph, params, stats)
     logits = net(preprocess(images), train=train)
     return logits, nnx.to_pure_dict(nnx.state(net, nnx.BatchStat)) if train else stats
@@ -111,13 +120,12 @@ def _features(
     return found.astype(jnp.float32) if maps else mean_pool(found)
 
 
-def _linear(features: int, num_classes: int, rngs: nnx.Rngs) -> Model:
-    graph, params, stats = _split(Head(features, num_classes, rngs=rngs))
+def _head(name: str, features: int, num_classes: int, rngs: nnx.Rngs) -> Model:
+    graph, params, stats = _split(HEADS[name](features, num_classes, rngs=rngs))
 
-    def apply(
-        params: PyTree, stats: PyTree, inputs: Array | np.ndarray, train: bool
-    ) -> tuple[Float[Array, "b q"], PyTree]:
-        inputs = mean_pool(jnp.asarray(inputs)) if inputs.ndim == 4 else jnp.asarray(inputs, jnp.float32)
-        return nnx.merge(graph, params, stats)(inputs), stats
+    def apply(params: PyTree, stats: PyTree, inputs: Array | np.ndarray, train: bool) -> tuple[Any, PyTree]:
+        net = nnx.merge(graph, params, stats)
+        outputs = net(jnp.asarray(inputs), train=train)
+        return outputs, nnx.to_pure_dict(nnx.state(net, nnx.BatchStat)) if train else stats
 
-    return Model(params, stats, apply, None, "linear")
+    return Model(params, stats, apply, None, name)

@@ -184,3 +184,15 @@ _max_of_slices.defvjp(_max_forward, _max_backward)
 def mean_pool(x: Float[Array, "b h w c"]) -> Float[Array, "b c"]:
     """Mean over positions, float32."""
     return jnp.mean(x, (1, 2), dtype=jnp.float32)
+
+
+def pooled(x: Float[Array, "b *positions d"]) -> Float[Array, "b d"]:
+    """Features as they are, maps averaged over positions; float32."""
+    return mean_pool(x) if x.ndim == 4 else x.astype(jnp.float32)
+
+
+def positions(x: Float[Array, "b h w d"]) -> Float[Array, "b p d"]:
+    """Maps as one row per position, float32."""
+    if x.ndim != 4:
+        raise ValueError(f"inputs: shape {x.shape}; pass maps (b, h, w, d): this head looks at positions")
+    return x.reshape(len(x), -1, x.shape[-1]).astype(jnp.float32)

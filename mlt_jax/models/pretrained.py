@@ -73,11 +73,12 @@ def save(path: Path, name: str, params: PyTree, stats: PyTree, preprocess: Prepr
 
 
 def fill(params: PyTree, stats: PyTree, weights: Weights) -> tuple[PyTree, PyTree]:
-    """Both trees with the weights in place; the head stays as it is where the weights have other classes."""
+    """Both trees with the weights in place; the head stays as it is where the weights have another."""
     arrays = dict(weights.arrays)
     flat = {True: flatten_dict(params, sep="."), False: flatten_dict(stats, sep=".")}
-    if "head.bias" not in arrays or arrays["head.bias"].shape != flat[True]["head.bias"].shape:
-        arrays.update({key: np.asarray(flat[True][key]) for key in ("head.kernel", "head.bias")})
+    head = {key: np.asarray(x) for tree in flat.values() for key, x in tree.items() if key.startswith("head.")}
+    if any(key not in arrays or arrays[key].shape != x.shape for key, x in head.items()):
+        arrays = {key: x for key, x in arrays.items() if not key.startswith("head.")} | head
     wanted = {key: value.shape for tree in flat.values() for key, value in tree.items()}
     missing, unknown = sorted(wanted.keys() - arrays.keys()), sorted(arrays.keys() - wanted.keys())
     if missing or unknown:

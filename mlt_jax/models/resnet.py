@@ -4,6 +4,7 @@ The modules hold parameters and running statistics under the names of the weight
 `models.build` splits them once and hands out pure functions.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -132,9 +133,11 @@ class Block(nnx.Module):
 
 
 class ResNet(nnx.Module):
-    """Stem, stages of blocks, mean over positions, linear head."""
+    """Stem, stages of blocks, and a head of the last maps: by default linear, of their mean over positions."""
 
-    def __init__(self, shape: Shape, *, num_classes: int, version: str, how: How, rngs: nnx.Rngs):
+    def __init__(
+        self, shape: Shape, *, num_classes: int, version: str, how: How, rngs: nnx.Rngs, head: Callable | None = None
+    ):
         self.shape, self.how = shape, how
         self.stem = Unit(7 if shape.pool else 3, 3, shape.stem, stride=2, how=how, rngs=rngs)
         channels = shape.stem
@@ -146,7 +149,7 @@ class ResNet(nnx.Module):
                 )
                 setattr(self, f"stage{s}_block{b}", block)
                 channels = 4 * width if shape.bottleneck else width
-        self.head = Head(channels, num_classes, rngs=rngs)
+        self.head = (head or Head)(channels, num_classes, rngs=rngs)
 
     def maps(self, x: Float[Array, "b h w 3"], *, train: bool) -> Float[Array, "b i j d"]:
         """Maps after the last block, from preprocessed images."""
@@ -157,19 +160,26 @@ class ResNet(nnx.Module):
                 x = getattr(self, f"stage{s}_block{b}")(x, train=train)
         return x
 
-    def __call__(self, x: Float[Array, "b h w 3"], *, train: bool) -> Float[Array, "b q"]:
-        """Logits, float32."""
-        return self.head(layers.mean_pool(self.maps(x, train=train)))
+    def __call__(
+        self, x: Float[Array, "b h w 3"], *, train: bool
+    ) -> Float[Array, "b q"] | tuple[Float[Array, "b q"], ...]:
+        """Logits, float32 (or what the head gives in training)."""
+        return self.head(self.maps(x, train=train), train=train)
+
+
+def dense(channels_in: int, channels_out: int, *, rngs: nnx.Rngs) -> nnx.Param:
+    """A (channels_in, channels_out) kernel, uniform within 1 / sqrt(channels_in) of zero."""
+    spread = channels_in**-0.5
+    kernel = _generator(rngs).uniform(-spread, spread, (channels_in, channels_out)).astype(np.float32)
+    return nnx.Param(jnp.asarray(kernel))
 
 
 class Head(nnx.Module):
-    """Linear classifier of features, float32."""
+    """Linear classifier of features, or of the mean of maps over positions; float32."""
 
     def __init__(self, features: int, num_classes: int, *, rngs: nnx.Rngs):
-        spread = features**-0.5
-        kernel = _generator(rngs).uniform(-spread, spread, (features, num_classes)).astype(np.float32)
-        self.kernel, self.bias = nnx.Param(jnp.asarray(kernel)), nnx.Param(jnp.zeros(num_classes))
+        self.kernel, self.bias = dense(features, num_classes, rngs=rngs), nnx.Param(jnp.zeros(num_classes))
 
-    def __call__(self, x: Float[Array, "b d"]) -> Float[Array, "b q"]:
+    def __call__(self, x: Float[Array, "b *positions d"], *, train: bool) -> Float[Array, "b q"]:
         """Logits."""
-        return x @ self.kernel[...] + self.bias[...][None]
+        return layers.pooled(x) @ self.kernel[...] + self.bias[...][None]

@@ -1,0 +1,17 @@
+"""The paper's tables, ours beside theirs.
+
+    python experiments/tables.py --table est_VOC2012 --features-dir DIR
+    python experiments/tables.py --table all --features-dir DIR --devkit DIR --pretrained resnet50.npz
+
+DIR holds `voc2007_features.npz`, `voc2007_labels.npz`, the same of VOC2012, and `coco2014_train_labels.npz`; the devkit
+folder holds VOCdevkit (VOC2007's lists of train and val, and its images for AGCN and CSRA). Every run leaves one small
+file: the same command goes on where it was stopped. `--help` says the rest.
+"""
+
+import tyro
+
+from mlt_jax.tables.options import Options
+from mlt_jax.tables.run import run
+
+if __name__ == "__main__":
+    run(tyro.cli(Options))

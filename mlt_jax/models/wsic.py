@@ -1,0 +1,25 @@
+"""WSIC (Hu et al. 2019): a net for the clean label and a residual net that turns its logit into the noisy label's."""
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from mlt_jax.models import layers
+from mlt_jax.models.resnet import dense
+
+
+class WSIC(nnx.Module):
+    """Two linear nets on the shared features: h, which predicts, and r; in training both h and h + r are judged."""
+
+    def __init__(self, features: int, num_classes: int, *, rngs: nnx.Rngs):
+        self.kernel, self.bias = dense(features, num_classes, rngs=rngs), nnx.Param(jnp.zeros(num_classes))
+        self.residual_kernel = dense(features, num_classes, rngs=rngs)
+        self.residual_bias = nnx.Param(jnp.zeros(num_classes))
+
+    def __call__(
+        self, x: Float[Array, "b *positions d"], *, train: bool
+    ) -> Float[Array, "b q"] | tuple[Float[Array, "b q"], Float[Array, "b q"]]:
+        """Logits h of the clean label; in training (h, h + r), see `losses.wsic`."""
+        x = layers.pooled(x)
+        clean = x @ self.kernel[...] + self.bias[...][None]
+        return (clean, clean + x @ self.residual_kernel[...] + self.residual_bias[...][None]) if train else clean
