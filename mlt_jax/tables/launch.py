@@ -2,8 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
