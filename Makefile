@@ -2,16 +2,19 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test slow lint clean
+.PHONY: demo test slow lint docs clean
 
 demo: .venv/ready
-	$(BIN)/python experiments/demo.py
+	$(BIN)/python experiments/run.py
 
 test: lint
 	$(BIN)/pytest
 
 slow: .venv/ready
 	$(BIN)/pytest -m slow
+
+docs: .venv/ready
+	$(BIN)/python docs/api.py
 
 lint: .venv/ready
 	$(BIN)/ruff check .
@@ -24,4 +27,4 @@ lint: .venv/ready
 	touch $@
 
 clean:
-	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv build docs/api *.egg-info .pytest_cache .mypy_cache .ruff_cache

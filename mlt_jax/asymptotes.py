@@ -203,12 +203,11 @@ def _fit_one(bins: Bins) -> Curve:
         (t, _, value), _ = jax.lax.scan(step, (start, jnp.array(1e-2, dtype), cost(start)), None, length=_STEPS)
         return t, value
 
-    free, held = jnp.ones(2, dtype), jnp.eye(2, dtype=dtype)[::-1]
-    ways, values = jax.vmap(fit, in_axes=(None, 0))(free, jnp.asarray(_STARTS, dtype))
-    best = ways[jnp.nanargmin(values)]
-    # With a rate held at 0 the rest of the curve is near by.
-    bests, _ = jax.vmap(fit, in_axes=(0, None))(held, best)
-    thetas = jax.vmap(natural)(jnp.concatenate([best[None], bests]), jnp.concatenate([free[None], held]))
+    # The curve, and what is left of it when rho_neg, or rho_pos, is held at 0.
+    free = jnp.array([[1, 1], [0, 1], [1, 0]], dtype)
+    ways, values = jax.vmap(jax.vmap(fit, in_axes=(None, 0)), in_axes=(0, None))(free, jnp.asarray(_STARTS, dtype))
+    best = ways[jnp.arange(3), jnp.nanargmin(values, axis=1)]
+    thetas = jax.vmap(natural)(best, free)
     likelihoods = jax.vmap(lambda theta: _log_likelihood(_given(theta, bins.score), bins))(thetas)
     theta = thetas[0]
     share = jnp.sum(bins.positives) / jnp.maximum(jnp.sum(bins.total), 1)

@@ -3,6 +3,7 @@
 `T[j, clean, noisy]`, rows sum to 1; `rho_neg = T[j, 0, 1]`, `rho_pos = T[j, 1, 0]`.
 """
 
+from collections.abc import Iterable
 from enum import IntEnum
 from functools import partial
 from pathlib import Path
@@ -12,17 +13,21 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from mlt_jax import lines
-from mlt_jax.cooccurrence import Tables, count_checked
-from mlt_jax.labels import as_labels, as_mask
+from mlt_jax.cooccurrence import Tables, as_selected, check_selection, count_checked, is_all_sparse
+from mlt_jax.labels import as_labels
+from mlt_jax.pairs import Choice, Groups, choose, estimate_pair
 from mlt_jax.selection import check_assume
+
+__all__ = ["AGGREGATES", "Status", "TransitionEstimate", "estimate_all", "estimate_from_tables", "estimate_pair"]
 
 AGGREGATES = ("joint", "medoid", "residual", "mean", "first")
 
-# Rows of classes solved at once; bounds the memory of the q x q intermediate results.
-_BLOCK = 256
+# Classes that the rules over partners solve at once; bounds the memory of what they hold per pair.
+_BLOCK = 16
 
 
 class Status(IntEnum):
@@ -83,34 +88,11 @@ class TransitionEstimate(NamedTuple):
             return cls(**{name: jnp.asarray(archive[name]) for name in cls._fields})
 
 
-class Pair(NamedTuple):
-    """Solution of one 2x2 system."""
-
-    rho_neg: Float[Array, "*batch"]
-    rho_pos: Float[Array, "*batch"]
-    prior: Float[Array, "*batch"]
-    defined: Bool[Array, "*batch"]  # False where a denominator vanishes; the other fields are then 0
-
-
-def estimate_pair(m_j: Any, m_i: Any, e: Any, a: Any, b: Any) -> Pair:
-    """Rates and prior of class j from its co-occurrence with one partner i (labels eq6 and eq7), unconstrained.
-
-    Scalars or arrays of one shape: `m_j = P(noisy_j = 1)`, `m_i = P(noisy_i = 1)`, `e = P(noisy_j = 1, noisy_i = 1)`
-    and, over the examples selected as clean for j, `a = P(noisy_i = 1 | clean_j = 0)`, `b` the same for `clean_j = 1`.
-    """
-    prior, correlated = _divide(m_i - a, b - a)
-    v, _ = _divide(e - a * m_j, b - a)  # P(clean_j = 1, noisy_j = 1)
-    rho_neg, below_one = _divide(m_j - v, 1 - prior)
-    kept, above_zero = _divide(v, prior)
-    defined = correlated & below_one & above_zero
-    rho_neg, rho_pos, prior = (jnp.where(defined, x, 0) for x in (rho_neg, 1 - kept, prior))
-    return Pair(rho_neg, rho_pos, prior, defined)
-
-
 def estimate_all(
     labels: Any,
-    selected: Any,
+    selected: Any = None,
     *,
+    unselected: Any = None,
     aggregate: str = "joint",
     assume: str = "general",
     num_partners: int | None = None,
@@ -120,12 +102,15 @@ def estimate_all(
     stderr: bool = False,
     observed: Any = None,
     coding: str = "01",
+    mesh: Mesh | None = None,
+    max_memory: int = 2**30,
 ) -> TransitionEstimate:
     """Transition matrices of all q classes from noisy labels and the labels taken as clean.
 
     Args:
-      labels: (n, q), any form that `as_labels` takes, with its `observed` and `coding`.
+      labels: (n, q), any form that `as_labels` takes, with its `observed` and `coding`; scipy.sparse stays so.
       selected: (n, q) bool, for each class the examples whose label is taken as clean (see `select_clean`).
+      unselected: (n, q), the cells that are not, in place of `selected`; with sparse labels give the smaller, sparse.
       aggregate: how the systems of the partners become one T. `"joint"` fits them all at once (see `lines`);
         `"medoid"` is the paper's rule (label final); `"residual"` the released code's; `"mean"` and `"first"` (R = 1)
         are the paper's ablations.
@@ -134,13 +119,30 @@ def estimate_all(
       key: also shuffles the order in which `"first"` tries the partners.
       fallback: (q, 2, 2) used for the classes that have no estimate of their own, such as `dual_t(probs, labels)`.
       min_selected: least number of selected positives, and of selected negatives.
-      stderr: also return standard errors (see `uncertainty`).
+      stderr: also return standard errors (see `uncertainty`); these need the whole tables, and more.
+      mesh: classes are spread over the devices of this mesh.
+      max_memory: bytes for tables of sparse labels; if all q x q do not fit, classes are done in blocks.
     """
-    checked = as_labels(labels, coding=coding, observed=observed)
-    mask = as_mask(selected, checked, name="selected")
-    tables = count_checked(checked, mask)
+    check_selection(selected, unselected)
     rule: dict[str, Any] = dict(aggregate=aggregate, assume=assume, num_partners=num_partners, key=key)
-    estimate = estimate_from_tables(tables, fallback=fallback, min_selected=min_selected, **rule)
+    more: dict[str, Any] = dict(fallback=fallback, min_selected=min_selected, mesh=mesh)
+    checked: Any
+    mask: Any
+    if is_all_sparse(labels, observed, coding):
+        from mlt_jax import sparse  # scipy.sparse is not needed for the rest
+
+        checked = sparse.as_sparse_labels(labels)
+        mask = sparse.as_sparse_mask(selected, unselected, checked)
+        if not stderr:
+            return _estimate_blocks(
+                sparse.count_blocks(checked, mask, max_memory=max_memory), labels.shape[1], rule, more
+            )
+        tables = sparse.count_sparse(checked, mask)
+    else:
+        checked = as_labels(labels, coding=coding, observed=observed)
+        mask = as_selected(selected, unselected, checked)
+        tables = count_checked(checked, mask)
+    estimate = estimate_from_tables(tables, **rule, **more)
     if not stderr:
         return estimate
     from mlt_jax import uncertainty  # it builds on this module
@@ -148,6 +150,27 @@ def estimate_all(
     errors = uncertainty.standard_errors(tables, checked, mask, **rule)
     known = estimate.status == Status.CORRELATION
     return estimate._replace(stderr=jnp.where(known[:, None], errors, jnp.nan))
+
+
+def _estimate_blocks(
+    blocks: Iterable[tuple[np.ndarray, Tables]], num_classes: int, rule: dict[str, Any], more: dict[str, Any]
+) -> TransitionEstimate:
+    """Estimates of all classes, whose tables come a block of classes at a time."""
+    rank = partner_ranks(num_classes, **rule)
+    fallback = more["fallback"]
+    other = None if fallback is None else as_transition(fallback, num_classes, name="fallback")
+    options: dict[str, Any] = dict(
+        aggregate=rule["aggregate"], assume=rule["assume"], min_selected=more["min_selected"]
+    )
+    out: dict[str, np.ndarray] = {}
+    for classes, tables in blocks:
+        ranks = rank if len(rank) == 1 else rank[classes]
+        found = solve_rows(tables, ranks, None if other is None else other[classes], jnp.asarray(classes),
+                           mesh=more["mesh"], **options)  # fmt: skip
+        for name, value in found._asdict().items():  # reading it also waits until the tables are no longer needed
+            rows = np.asarray(value)
+            out.setdefault(name, np.empty((num_classes, *rows.shape[1:]), rows.dtype))[classes] = rows
+    return TransitionEstimate(**{name: jnp.asarray(value) for name, value in out.items()})
 
 
 def estimate_from_tables(
@@ -159,12 +182,14 @@ def estimate_from_tables(
     key: PRNGKeyArray | None = None,
     fallback: Any = None,
     min_selected: int = 50,
+    mesh: Mesh | None = None,
 ) -> TransitionEstimate:
     """`estimate_all` from counted tables (see `cooccurrence.count`); `stderr` is NaN, as it needs the labels."""
-    rank = partner_ranks(tables, aggregate=aggregate, assume=assume, num_partners=num_partners, key=key)
     q = len(tables.both)
+    rank = partner_ranks(q, aggregate=aggregate, assume=assume, num_partners=num_partners, key=key)
     other = None if fallback is None else as_transition(fallback, q, name="fallback")
-    return _estimate(tables, rank, other, aggregate=aggregate, assume=assume, min_selected=min_selected)
+    options: dict[str, Any] = dict(aggregate=aggregate, assume=assume, min_selected=min_selected)
+    return solve_rows(tables, rank, other, jnp.arange(q), mesh=mesh, **options)
 
 
 def as_transition(T: Any, num_classes: int, *, name: str = "T") -> Float[Array, "q 2 2"]:
@@ -180,13 +205,12 @@ def as_transition(T: Any, num_classes: int, *, name: str = "T") -> Float[Array, 
 
 
 def partner_ranks(
-    tables: Tables, *, aggregate: str, assume: str, num_partners: int | None, key: PRNGKeyArray | None
+    q: int, *, aggregate: str, assume: str, num_partners: int | None, key: PRNGKeyArray | None
 ) -> Int[Array, "#q q"]:
     """In which order class j asks its partners, (q, q), or (1, q) when all classes ask in the same; q is never."""
     if aggregate not in AGGREGATES:
         raise ValueError(f"aggregate: {aggregate!r}; pass one of {', '.join(AGGREGATES)}")
     check_assume(assume)
-    q = len(tables.both)
     everyone = jnp.arange(q)[None]
     if num_partners is None and (key is None or aggregate != "first"):
         return everyone
@@ -211,53 +235,102 @@ class Solution(NamedTuple):
 
 
 def solve_class(
-    ones: Float[Array, "4 q"],
-    totals: Float[Array, "4 #q"],
-    rank: Int[Array, "q"],
-    *,
-    aggregate: str,
-    bounded: bool = True,
+    ones: Groups, totals: Float[Array, "4 #q"], rank: Int[Array, "q"], *, aggregate: str, bounded: bool = True
 ) -> Solution:
     """Rates of one class from how often each partner is on, in the four groups of examples (see `Tables.groups`).
 
     `bounded=False` leaves out what pulls an estimate to an end of its range, which would hide its error.
     """
-    asked = rank < rank.shape[0]
-    cloud = lines.group_cloud(ones, totals, asked)
-    if aggregate == "joint":
+    cloud = lines.group_cloud(ones, totals, rank < rank.shape[0])
+    choice = None if aggregate == "joint" else choose(ones, totals, rank, aggregate=aggregate, bounded=bounded)
+    return conclude(cloud, choice, bounded=bounded)
+
+
+def conclude(cloud: lines.Cloud, choice: Choice | None, *, bounded: bool = True) -> Solution:
+    """The solution of one class: the line through its cloud, or what a rule chose among the partners' own solutions."""
+    if choice is None:
         theta = lines.fit(cloud, bounded=bounded)
         rates, prior = lines.rates(cloud.mass, theta)
         identified, partners = lines.correlated(cloud)
         valid = cloud.dimension > 0
     else:
-        rates, prior, partners = _from_pairs(ones, totals, rank, aggregate=aggregate, bounded=bounded)
+        rates, prior, partners = choice
         theta = lines.shares(cloud.mass, rates, prior)
         identified = valid = partners > 0
     valid &= jnp.all(jnp.isfinite(rates)) & (jnp.sum(rates) < 1)
     return Solution(rates, prior, partners, lines.misfit(cloud, theta), valid, valid & identified)
 
 
-def class_groups(tables: Tables, assume: str) -> tuple[Int[Array, "4 rows q"], Int[Array, "4 rows #p"]]:
-    """`Tables.groups` under an assumption: a side that has no noise is selected whole."""
-    merge = {"general": jnp.eye(4, dtype=jnp.int32)}
-    merge["missing"] = merge["general"].at[0, 2].set(1).at[2, 2].set(0)
-    merge["partial"] = merge["general"].at[1, 3].set(1).at[3, 3].set(0)
-    ones, totals = (jnp.tensordot(merge[assume], group, 1) for group in tables.groups())
-    return ones, totals
+def class_groups(tables: Tables, assume: str) -> tuple[list[Array], list[Array]]:
+    """`Tables.parts` under an assumption: a side that has no noise is selected whole."""
+    if assume == "missing":
+        tables = tables._replace(pos=tables.both, total_pos=tables.total_both)
+    if assume == "partial":
+        tables = tables._replace(neg=tables.partner - tables.both, total_neg=tables.total - tables.total_both)
+    return tables.parts()
 
 
-@partial(jax.jit, static_argnames=("aggregate", "assume"))
-def _estimate(
+def solve_rows(
     tables: Tables,
-    rank: Int[Array, "#q q"],
-    fallback: Float[Array, "q 2 2"] | None,
+    rank: Int[Array, "#rows q"],
+    fallback: Float[Array, "rows 2 2"] | None,
+    classes: Int[Array, "rows"],
     *,
     aggregate: str,
     assume: str,
+    min_selected: int,
+    mesh: Mesh | None = None,
+) -> TransitionEstimate:
+    """Estimates of the classes whose rows the tables have, `classes` their numbers."""
+    rows = len(classes)
+    if mesh is not None:
+        mesh = Mesh(mesh.devices, mesh.axis_names)  # whatever its axis types, XLA lays out the inputs
+    if mesh is not None and rows % mesh.size:  # shards have equal sizes; the last row is solved several times
+        take = np.minimum(np.arange(-(-rows // mesh.size) * mesh.size), rows - 1)
+        pick = lambda x: x[take] if len(x) == rows else x  # noqa: E731
+        tables, rank, fallback, classes = jax.tree.map(pick, (tables, rank, fallback, classes))
+    look = _evidence if isinstance(tables.both, jax.core.Tracer) else _fast_evidence
+    evidence = look(tables, rank, classes, aggregate=aggregate, assume=assume, mesh=mesh)
+    found = _estimate(*evidence, fallback, min_selected=min_selected)
+    return jax.tree.map(lambda x: x[:rows], found) if len(found.T) > rows else found
+
+
+def _evidence(
+    tables: Tables,
+    rank: Int[Array, "#rows q"],
+    classes: Int[Array, "rows"],
+    *,
+    aggregate: str,
+    assume: str,
+    mesh: Mesh | None,
+) -> tuple[lines.Cloud, Choice | None, list[Int[Array, "#rows #q"]]]:
+    """What the partners of every class say, and the sizes of its groups: all that needs a pass over the tables."""
+
+    def cloud(
+        ones: Groups, totals: Float[Array, "4 #q"], rank: Int[Array, "q"], share: Float[Array, "q"]
+    ) -> lines.Cloud:
+        return lines.group_cloud(ones, totals, rank < rank.shape[0], share)
+
+    each = partial(map_classes, tables=tables, rank=rank, classes=classes, assume=assume, mesh=mesh)
+    choices = None if aggregate == "joint" else each(partial(choose, aggregate=aggregate), block=_BLOCK)
+    return each(cloud), choices, class_groups(tables, assume)[1]
+
+
+# What follows is strict again: it asks whether shares lie exactly on a bound.
+_fast_evidence = jax.jit(_evidence, static_argnames=("aggregate", "assume", "mesh"), compiler_options=lines.ANY_ORDER)
+
+
+@jax.jit
+def _estimate(
+    clouds: lines.Cloud,
+    choices: Choice | None,
+    totals: list[Int[Array, "#rows #q"]],
+    fallback: Float[Array, "rows 2 2"] | None,
+    *,
     min_selected: int | Int[Array, ""],
 ) -> TransitionEstimate:
-    solution = map_classes(partial(solve_class, aggregate=aggregate), tables, rank, assume)
-    sizes = jnp.max(class_groups(tables, assume)[1], axis=2).T.astype(solution.rates.dtype)
+    solution = jax.vmap(conclude)(clouds, choices)
+    sizes = jnp.stack([jnp.max(total, axis=1) for total in totals], 1).astype(solution.rates.dtype)
     enough = jnp.all(sizes[:, :2] >= min_selected, axis=1)
     reason = jnp.where(enough, Status.UNIDENTIFIABLE, Status.TOO_FEW)
     solved = enough & solution.identified
@@ -289,64 +362,46 @@ def as_matrices(rates: Float[Array, "q 2"]) -> Float[Array, "q 2 2"]:
     return jnp.stack([jnp.stack([1 - rho_neg, rho_neg], 1), jnp.stack([rho_pos, 1 - rho_pos], 1)], 1)
 
 
-def map_classes(solve: Any, tables: Tables, rank: Int[Array, "#q q"], assume: str) -> Any:
-    """`solve(ones, totals, rank)` of every class: vmapped, in blocks that bound memory."""
-    q = len(tables.both)
+def map_classes(
+    solve: Any,
+    *,
+    tables: Tables,
+    rank: Int[Array, "#rows q"],
+    classes: Int[Array, "rows"],
+    assume: str,
+    mesh: Mesh | None = None,
+    block: int | None = None,
+) -> Any:
+    """`solve(ones, totals, rank, share)` of every class: vmapped, over the devices of a mesh, in blocks of classes.
+
+    Blocks bound the memory of what `solve` cannot do in one fused pass over its row.
+    """
+    inputs = (classes, *tables, rank)
+    own = [len(x) == len(classes) for x in inputs]  # the others are the same for all classes
+    q = tables.both.shape[1]
     dtype = jnp.result_type(float)
 
-    def one(j: Int[Array, ""]) -> Any:
-        row = Tables(*(table[jnp.minimum(j, len(table) - 1)][None] for table in tables))
-        ones, totals = (group[:, 0].astype(dtype) for group in class_groups(row, assume))
-        ranks = rank[jnp.minimum(j, len(rank) - 1)]
-        return solve(ones, totals, jnp.where(jnp.arange(q) == j, q, ranks))
+    def one(j: Int[Array, ""], *row: Array) -> Any:
+        table, rank = Tables(*row[:-1]), row[-1]
+        ones, totals = class_groups(table, assume)
+        share = table.partner.astype(dtype) / jnp.maximum(table.total, 1).astype(dtype)
+        others = jnp.where(jnp.arange(q) == j, q, rank)
+        return solve([x.astype(dtype) for x in ones], jnp.stack(totals).astype(dtype), others, share)
 
-    return jax.lax.map(one, jnp.arange(q), batch_size=min(_BLOCK, q))
+    def every(*inputs: Array) -> Any:
+        rows = [x if mine else x[0] for x, mine in zip(inputs, own, strict=True)]
+        if block is None:
+            return jax.vmap(one, in_axes=[0 if mine else None for mine in own])(*rows)
+        mine = [x for x, is_own in zip(rows, own, strict=True) if is_own]
 
+        def woven(mine: list[Array]) -> Any:
+            left = iter(mine)
+            return one(*(next(left) if is_own else x for x, is_own in zip(rows, own, strict=True)))
 
-def _from_pairs(
-    ones: Float[Array, "4 q"], totals: Float[Array, "4 #q"], rank: Int[Array, "q"], *, aggregate: str,
-    bounded: bool,
-) -> tuple[Float[Array, "2"], Float[Array, ""], Int[Array, ""]]:  # fmt: skip
-    """Rates and prior by one of the rules that choose among, or average, the partners' own solutions."""
-    q = ones.shape[1]
-    asked = rank < q
-    total = jnp.sum(totals, axis=0)
-    safe = jnp.maximum(totals, 1)
-    a, b = ones[1] / safe[1], ones[0] / safe[0]
-    m_j = jnp.broadcast_to((totals[0] + totals[2]) / jnp.maximum(total, 1), (q,))
-    pair = estimate_pair(m_j, jnp.sum(ones, axis=0) / jnp.maximum(total, 1),
-                         (ones[0] + ones[2]) / jnp.maximum(total, 1), a, b)  # fmt: skip
-    raw = jnp.stack([pair.rho_neg, pair.rho_pos])
-    rates = jnp.where((raw < 0) & (raw > -0.3 / q), 0, raw)  # a hair below zero is zero, as in the released code
-    inside = jnp.all((rates >= 0) & (rates <= 1), axis=0) & (jnp.sum(rates, axis=0) < 1)
-    valid = asked & pair.defined & (pair.prior >= 0) & (pair.prior <= 1) & inside
-    partners = jnp.sum(valid)
-    if aggregate == "mean":
-        share = valid.astype(rates.dtype) / jnp.maximum(partners, 1).astype(rates.dtype)
-        return rates @ share, pair.prior @ share, partners
-    if aggregate == "first":
-        chosen = jnp.argmin(jnp.where(valid, rank, q))
-    else:
-        weight = valid.astype(rates.dtype)
-        if aggregate == "residual":
-            weight = jnp.where(asked & pair.defined, jnp.abs(pair.prior * (1 - pair.prior) * (b - a)), 0)
-        # Candidates lie in [0, 1], so cutting the others to it moves every sum of distances by the same constant.
-        spread = sum(_sum_of_distances(jnp.clip(x, 0, 1), weight) for x in (rates if aggregate == "medoid" else raw))
-        chosen = jnp.argmin(jnp.where(valid, spread, jnp.inf))
-    return (rates if bounded else raw)[:, chosen], pair.prior[chosen], partners
+        return jax.lax.map(woven, mine, batch_size=min(block, len(rows[0])))
 
-
-def _sum_of_distances(x: Float[Array, "q"], weight: Float[Array, "q"]) -> Float[Array, "q"]:
-    """`sum_i weight_i |x_r - x_i|` for every r, by one sort and prefix sums."""
-    order = jnp.argsort(x)
-    x, weight = x[order], weight[order]
-    below, moment = jnp.cumsum(weight), jnp.cumsum(weight * x)
-    distance = x * (2 * below - below[-1]) - (2 * moment - moment[-1])
-    return jnp.zeros_like(distance).at[order].set(distance)
-
-
-def _divide(x: Float[Array, "*s"], y: Float[Array, "*s"]) -> tuple[Float[Array, "*s"], Bool[Array, "*s"]]:
-    """x / y and where it is defined; 0 elsewhere, with finite gradients."""
-    x, y = jnp.asarray(x), jnp.asarray(y)
-    ok = jnp.abs(y) > jnp.finfo(y.dtype).eps
-    return jnp.where(ok, x, 0) / jnp.where(ok, y, 1), ok
+    if mesh is not None:
+        split = PartitionSpec(mesh.axis_names)
+        specs = tuple(split if mine else PartitionSpec() for mine in own)
+        every = jax.shard_map(every, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False)
+    return every(*inputs)

@@ -14,6 +14,7 @@ from mlt_jax.config import Config, as_json, identity, resolve
 from mlt_jax.data import Dataset
 from mlt_jax.pipeline import build_engine, build_model, load_results, prepare, run_seed
 from mlt_jax.processes import agree, is_main, say
+from mlt_jax.report import run_page
 
 
 def run(config: Config) -> dict[str, Any]:
@@ -42,6 +43,8 @@ def run(config: Config) -> dict[str, Any]:
     rates = "" if config.noise in ("none", "mlml", "pml", "ulf") else f" ({config.rho_neg:g}, {config.rho_pos:g})"
     title = f"{train.name} -> {test.name}, noise {config.noise}{rates}, {len(results)} seeds; in {config.workdir}"
     say("\n" + records.table(summary, title=title, loss=config.loss))
+    if is_main():
+        say(f"page: {run_page(config.workdir)}")
     return summary
 
 

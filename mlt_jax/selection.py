@@ -6,14 +6,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, UInt8
 
 from mlt_jax.labels import as_labels, as_matrix
+from mlt_jax.lines import ANY_ORDER, sums
 
 # The released code's scikit-learn settings, and the number of examples below which a column is not fitted.
 _MAX_STEPS, _TOLERANCE, _VARIANCE_FLOOR = 10, 1e-2, 5e-4
 _FEWEST = 10
 _TWO_MEANS_STEPS = 100
+_BYTES_PER_CELL = 24  # what a fit holds per example besides the losses
+_CELLS_AT_ONCE = 2**19
 
 Scalar = float | Float[Array, ""]
 
@@ -35,6 +38,7 @@ def select_clean(
     assume: str = "general",
     observed: Any = None,
     coding: str = "01",
+    max_memory: int = 2**30,
 ) -> np.ndarray:
     """Mask (n, q) of the labels taken as clean.
 
@@ -45,6 +49,7 @@ def select_clean(
       labels: (n, q), any form that `as_labels` takes.
       tau: a label is taken when its posterior of the low-loss component exceeds tau.
       assume: `"missing"` (no given positive is wrong): every positive is taken. `"partial"`: every negative is.
+      max_memory: bytes to work in besides losses and mask; classes are done in blocks that fit.
 
     A column (class and value) that cannot be fitted, with fewer than 10 examples or with all losses equal, is taken
     whole. Unobserved cells are never taken.
@@ -54,8 +59,15 @@ def select_clean(
         raise ValueError(f"tau: {tau}; pass a probability strictly between 0 and 1")
     checked = as_labels(labels, coding=coding, observed=observed)
     history = as_matrix(losses, checked, name="losses", lead=True)
-    known = checked.observed if checked.observed is not None else np.ones(checked.values.shape, bool)
-    return np.asarray(_select(history, checked.values.astype(bool), known, tau=tau, assume=assume))
+    n, q = checked.values.shape
+    known = checked.observed if checked.observed is not None else np.broadcast_to(np.True_, (n, q))
+    block = int(np.clip(max_memory // ((4 * len(history) + _BYTES_PER_CELL) * n), 1, q))
+    taken = np.empty((n, q), bool)
+    for start in range(0, q, block):
+        part = slice(min(start, q - block), min(start + block, q))  # all of one size, to compile once
+        cells = (np.ascontiguousarray(x[..., part].swapaxes(-1, -2)) for x in (history, checked.values, known))
+        taken[:, part] = np.asarray(_select(*cells, tau=tau, assume=assume)).T
+    return taken
 
 
 def losses_from_probs(probs: Any, labels: Any, *, observed: Any = None, coding: str = "01") -> np.ndarray:
@@ -71,18 +83,29 @@ def check_assume(assume: str) -> None:
         raise ValueError(f'assume: {assume!r}; pass "general", "missing" (rho_neg = 0) or "partial" (rho_pos = 0)')
 
 
-@partial(jax.jit, static_argnames="assume")
+@partial(jax.jit, static_argnames="assume", compiler_options=ANY_ORDER)
 def _select(
-    losses: Float[Array, "epochs n q"], y: Bool[Array, "n q"], known: Bool[Array, "n q"], *, tau: Scalar, assume: str
-) -> Bool[Array, "n q"]:
-    taken = {}
-    for value, free in ((True, assume != "missing"), (False, assume != "partial")):
-        member = (y == value) & known
-        taken[value] = member
-        if free:
-            clean = jax.vmap(_clean_column, in_axes=(2, 1, None), out_axes=1)(losses, member, tau)
-            taken[value] = member & clean
-    return taken[True] | taken[False]
+    losses: Float[Array, "epochs q n"],
+    values: UInt8[Array, "q n"],
+    known: Bool[Array, "q n"],
+    *,
+    tau: Scalar,
+    assume: str,
+) -> Bool[Array, "q n"]:
+    fitted = {"general": (True, False), "missing": (False,), "partial": (True,)}[assume]
+
+    def one(cells: tuple[Array, Array, Array]) -> Bool[Array, "n"]:
+        losses, values, known = cells
+        y = values == 1
+        taken = known
+        for value in fitted:
+            member = known & (y if value else ~y)
+            taken = taken & (_clean_column(losses, member, tau) | ~member)
+        return taken
+
+    q, n = values.shape
+    at_once = min(q, max(1, _CELLS_AT_ONCE // n))  # a loop ends with the slowest of these
+    return jax.lax.map(one, (jnp.moveaxis(losses, 1, 0), values, known), batch_size=at_once)
 
 
 def _clean_column(losses: Float[Array, "epochs n"], member: Bool[Array, "n"], tau: Scalar) -> Bool[Array, "n"]:
@@ -108,56 +131,66 @@ def low_posterior(mixture: Mixture, x: Float[Array, "n"]) -> Float[Array, "n"]:
 def fit_mixture(x: Float[Array, "n"], member: Bool[Array, "n"]) -> Mixture:
     """The mixture of one masked column: 2-means, then at most 10 EM steps, as scikit-learn's GaussianMixture does.
 
-    EM is not run to convergence on purpose: the paper's masks come from these ten steps.
+    EM is not run to convergence on purpose: the paper's masks come from these ten steps. Every step is one pass over
+    the column that takes all its sums; moments are about the cut of 2-means, where they lose no precision.
     """
     m = member.astype(x.dtype)
-    size = jnp.maximum(jnp.sum(m), 1)
+    low = jnp.min(x, where=member, initial=jnp.inf)
+    high = jnp.max(x, where=member, initial=-jnp.inf)
+    cut = _two_means_cut(x, m, (jnp.minimum(low, 1) + jnp.maximum(high, 0)) / 2)
+    z = x - cut
+    whole = jnp.stack(sums(m, m * z, m * z**2))
+    size = jnp.maximum(whole[0], 1)
 
-    def maximise(high: Float[Array, "n"]) -> Mixture:
-        r = jnp.stack([m * (1 - high), m * high])
-        mass = jnp.sum(r, axis=1) + 10 * jnp.finfo(x.dtype).eps
-        mean = jnp.sum(r * x[None], axis=1) / mass
-        variance = jnp.sum(r * (x[None] - mean[:, None]) ** 2, axis=1) / mass + _VARIANCE_FLOOR
-        return Mixture(mass / jnp.sum(mass), mean, variance, jnp.array(True))
+    def maximise(upper: Float[Array, "3"]) -> Mixture:
+        moments = jnp.stack([whole - upper, upper], axis=1)
+        mass = moments[0] + 10 * jnp.finfo(x.dtype).eps
+        mean = moments[1] / mass
+        variance = jnp.maximum(moments[2] / mass - mean**2, 0) + _VARIANCE_FLOOR
+        return Mixture(mass / jnp.sum(mass), mean + cut, variance, jnp.array(True))
 
     def em_step(carry: tuple[Mixture, Array, Array, Array]) -> tuple[Mixture, Array, Array, Array]:
         mixture, bound, _, step = carry
         logits = _log_joint(mixture, x)
-        new_bound = jnp.sum(m * jnp.logaddexp(logits[0], logits[1])) / size
-        return maximise(jax.nn.sigmoid(logits[1] - logits[0])), new_bound, jnp.abs(new_bound - bound), step + 1
+        gap = logits[1] - logits[0]
+        small = jnp.exp(-jnp.abs(gap))  # of the less likely component, beside 1 for the other
+        upper = m * jnp.where(gap > 0, 1, small) / (1 + small)
+        likelihood = m * (jnp.maximum(logits[0], logits[1]) + jnp.log(1 + small))
+        *moments, total = sums(upper, upper * z, upper * z**2, likelihood)
+        new_bound = total / size
+        return maximise(jnp.stack(moments)), new_bound, jnp.abs(new_bound - bound), step + 1
 
     def em_goes_on(carry: tuple[Mixture, Array, Array, Array]) -> Array:
         return (carry[2] >= _TOLERANCE) & (carry[3] < _MAX_STEPS)
 
     infinity = jnp.array(jnp.inf, x.dtype)
-    start = (maximise(_two_means(x, member).astype(x.dtype)), -infinity, infinity, jnp.array(0))
+    above = m * (z > 0).astype(x.dtype)
+    start = (maximise(jnp.stack(sums(above, above * z, above * z**2))), -infinity, infinity, jnp.array(0))
     mixture = jax.lax.while_loop(em_goes_on, em_step, start)[0]
     order = jnp.argsort(mixture.mean)
-    low = jnp.min(x, where=member, initial=jnp.inf)
-    high = jnp.max(x, where=member, initial=-jnp.inf)
-    fitted = (jnp.sum(member) >= _FEWEST) & (high > low)
+    fitted = (whole[0] >= _FEWEST) & (high > low)
     return Mixture(mixture.weight[order], mixture.mean[order], mixture.variance[order], fitted)
 
 
-def _two_means(x: Float[Array, "n"], member: Bool[Array, "n"]) -> Bool[Array, "n"]:
-    """Members of the upper of two clusters: Lloyd's steps from the ends of the range until the cut stands still."""
-
-    def centre(where: Bool[Array, "n"]) -> Array:
-        size = jnp.sum(where)
-        return jnp.sum(x, where=where) / jnp.maximum(size, 1).astype(x.dtype)
+def _two_means_cut(x: Float[Array, "n"], m: Float[Array, "n"], middle: Float[Array, ""]) -> Float[Array, ""]:
+    """Where two clusters part: Lloyd's steps from the ends of the range until the cut stands still."""
+    size, total = sums(m, m * x)
 
     def step(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         cut, _, count = carry
-        return (centre(member & (x <= cut)) + centre(member & (x > cut))) / 2, cut, count + 1
+        above = m * (x > cut).astype(x.dtype)
+        number, upper = sums(above, above * x)
+        centres = (total - upper) / jnp.maximum(size - number, 1), upper / jnp.maximum(number, 1)
+        return (centres[0] + centres[1]) / 2, cut, count + 1
 
-    low, high = jnp.min(x, where=member, initial=1), jnp.max(x, where=member, initial=0)
-    first = (low + high) / 2
-    cut, _, _ = jax.lax.while_loop(
-        lambda c: (c[0] != c[1]) & (c[2] < _TWO_MEANS_STEPS), step, (first, first - 1, jnp.array(0))
-    )
-    return member & (x > cut)
+    def goes_on(carry: tuple[Array, Array, Array]) -> Array:
+        return (carry[0] != carry[1]) & (carry[2] < _TWO_MEANS_STEPS)
+
+    return jax.lax.while_loop(goes_on, step, (middle, middle - 1, jnp.array(0)))[0]
 
 
-def _log_joint(mixture: Mixture, x: Float[Array, "n"]) -> Float[Array, "2 n"]:
-    spread = (x[None] - mixture.mean[:, None]) ** 2 / mixture.variance[:, None]
-    return jnp.log(mixture.weight)[:, None] - 0.5 * (spread + jnp.log(2 * jnp.pi * mixture.variance)[:, None])
+def _log_joint(mixture: Mixture, x: Float[Array, "n"]) -> tuple[Float[Array, "n"], Float[Array, "n"]]:
+    scale = jnp.log(mixture.weight) - 0.5 * jnp.log(2 * jnp.pi * mixture.variance)
+    sharp = 0.5 / mixture.variance
+    low, high = (scale[k] - sharp[k] * (x - mixture.mean[k]) ** 2 for k in (0, 1))
+    return low, high

@@ -22,12 +22,13 @@ from mlt_jax.estimator import estimate_from_tables, map_classes, partner_ranks, 
 from mlt_jax.labels import Labels, as_labels, as_mask
 
 _CHUNK_CELLS = 2**25
+_BLOCK = 256
 
 
 def standard_errors(
     tables: Tables,
-    labels: Labels,
-    selected: np.ndarray,
+    labels: Any,
+    selected: Any,
     *,
     aggregate: str = "joint",
     assume: str = "general",
@@ -36,18 +37,31 @@ def standard_errors(
 ) -> Float[Array, "q 2"]:
     """Delta-method standard errors of (rho_neg, rho_pos); arguments as in `estimate_all`, inputs checked already.
 
+    `labels` and `selected` are `Labels` and a mask, or `SparseLabels` and a `SparseMask`.
+
     Bounds are left out, so that an estimate that lies on one (a rate of 0, say) keeps its error.
     """
-    rank = partner_ranks(tables, aggregate=aggregate, assume=assume, num_partners=num_partners, key=key)
+    rank = partner_ranks(len(tables.both), aggregate=aggregate, assume=assume, num_partners=num_partners, key=key)
     per_one, per_example = _gradients(tables, rank, aggregate=aggregate, assume=assume)
-    n, q = labels.values.shape
+    n, q = (labels.values if isinstance(labels, Labels) else labels.by_example).shape
     rows = max(1, _CHUNK_CELLS // (8 * q))
-    known = labels.observed if labels.observed is not None else np.broadcast_to(np.True_, labels.values.shape)
     total = jnp.zeros((q, 2), per_one.dtype)
     for start in range(0, n, rows):
-        part = slice(start, start + rows)
-        total += _squared_influence(labels.values[part], selected[part], known[part], per_one, per_example, assume)
+        cells = _dense_rows(labels, selected, slice(start, start + rows))
+        total += _squared_influence(*cells, per_one, per_example, assume)
     return jnp.sqrt(total)
+
+
+def _dense_rows(labels: Any, selected: Any, part: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Labels, selection and observed cells of some examples; only these become dense."""
+    if isinstance(labels, Labels):
+        values = labels.values[part]
+        known = np.broadcast_to(np.True_, values.shape) if labels.observed is None else labels.observed[part]
+        return values, selected[part], known
+    values = labels.by_example[part].toarray()
+    cells = selected.cells[part]
+    cells = (cells if isinstance(cells, np.ndarray) else cells.toarray()) == selected.listed
+    return values, cells if selected.selected else ~cells, np.broadcast_to(np.True_, values.shape)
 
 
 def bootstrap(
@@ -94,13 +108,14 @@ def _gradients(
 ) -> tuple[Float[Array, "q 2 4 q"], Float[Array, "q 2 4 p"]]:
     """Derivatives of every class's two rates by the counts of its four groups."""
 
-    def gradient(ones: Float[Array, "4 q"], totals: Float[Array, "4 p"], rank: Int[Array, "q"]) -> Any:
+    def gradient(ones: list[Array], totals: Float[Array, "4 p"], rank: Int[Array, "q"], _: Any) -> Any:
         def rates(ones: Float[Array, "4 q"], totals: Float[Array, "4 p"]) -> Float[Array, "2"]:
             return solve_class(ones, totals, rank, aggregate=aggregate, bounded=False).rates
 
-        return jax.jacrev(rates, argnums=(0, 1))(ones, totals)
+        return jax.jacrev(rates, argnums=(0, 1))(jnp.stack(ones), totals)
 
-    return map_classes(gradient, tables, rank, assume)
+    classes = jnp.arange(len(tables.both))
+    return map_classes(gradient, tables=tables, rank=rank, classes=classes, assume=assume, block=_BLOCK)
 
 
 @partial(jax.jit, static_argnames="assume")

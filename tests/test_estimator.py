@@ -5,14 +5,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulate import correlated_labels, flip, t_error, unbiased
 
 from mlt_jax import Status, TransitionEstimate, count, dual_t, estimate_all, estimate_from_tables, estimate_pair
-from mlt_jax.cooccurrence import Tables
-from mlt_jax.estimator import AGGREGATES, _estimate
+from mlt_jax.cooccurrence import Tables, count_arrays
+from mlt_jax.estimator import AGGREGATES, _estimate, _fast_evidence
 from mlt_jax.noise import SETTINGS
+from mlt_jax.pairs import medoid
 
 N = 2**30
 
@@ -158,7 +160,9 @@ def test_order_of_classes_and_examples_does_not_matter(aggregate):
     here = estimate_all(labels, selected, **options, key=key)
     there = estimate_all(labels[examples][:, classes], selected[examples][:, classes], **options)
     for name in TransitionEstimate._fields:
-        np.testing.assert_allclose(getattr(here, name)[classes], getattr(there, name), atol=2e-5, err_msg=name)
+        np.testing.assert_allclose(
+            getattr(here, name)[classes], getattr(there, name), rtol=1e-5, atol=2e-5, err_msg=name
+        )
 
 
 def all_finite(estimate):
@@ -315,12 +319,65 @@ def test_save_and_load_give_the_same(tmp_path):
         TransitionEstimate.load(tmp_path / "other.npz")
 
 
-def test_a_second_call_of_the_same_shape_does_not_compile_again():
+@pytest.mark.parametrize("aggregate", ["joint", "medoid"])
+def test_a_second_call_of_the_same_shape_does_not_compile_again(aggregate):
     rng = np.random.default_rng(0)
-    estimate_all(*unbiased(rng))
-    before = _estimate._cache_size()
-    estimate_all(*unbiased(rng), min_selected=30)
-    assert _estimate._cache_size() == before
+    estimate_all(*unbiased(rng), aggregate=aggregate)
+    stages = (_estimate, _fast_evidence, count_arrays)
+    before = [stage._cache_size() for stage in stages]
+    estimate_all(*unbiased(rng), min_selected=30, aggregate=aggregate)
+    assert [stage._cache_size() for stage in stages] == before
+
+
+def test_a_second_set_of_sparse_labels_compiles_nothing_at_all(caplog):
+    rng = np.random.default_rng(0)
+    sets = [unbiased(rng) for _ in range(3)]
+    for labels, selected in sets[:2]:  # the first two: what only happens once has happened
+        estimate_all(sp.csr_array(labels), unselected=sp.csr_array(~selected), max_memory=16 * 8 * 3)
+    with jax.log_compiles(True), caplog.at_level("WARNING"):
+        labels, selected = sets[2]
+        estimate_all(sp.csr_array(labels), unselected=sp.csr_array(~selected), max_memory=16 * 8 * 3)
+        assert not [record.message for record in caplog.records if "Compiling" in record.message]
+        jax.jit(lambda x: x + 1)(jnp.ones(17))  # the log would have told
+    assert [record for record in caplog.records if "Compiling" in record.message]
+
+
+@pytest.mark.parametrize(("aggregate", "q"), [("joint", 16), ("joint", 11), ("medoid", 11)])
+def test_eight_devices_give_what_one_gives(aggregate, q):
+    labels, selected = unbiased(np.random.default_rng(0), n=3000, q=q)
+    mesh = jax.make_mesh((8,), ("classes",))
+    options = {"aggregate": aggregate, "fallback": np.tile(np.eye(2), (q, 1, 1))}
+    alone = estimate_all(labels, selected, **options)
+    for form in (labels, sp.csr_array(labels)):
+        spread = estimate_all(form, selected, mesh=mesh, **options)
+        for name in TransitionEstimate._fields:
+            np.testing.assert_allclose(getattr(spread, name), getattr(alone, name), atol=1e-6, rtol=1e-5, err_msg=name)
+
+
+def test_every_device_solves_its_own_classes():
+    labels, selected = unbiased(np.random.default_rng(0), n=3000, q=16)
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("classes",))
+    rank, classes = jnp.arange(16)[None], jnp.arange(16)
+    clouds = _fast_evidence(count(labels, selected), rank, classes, aggregate="joint", assume="general", mesh=mesh)[0]
+    assert len(clouds.gram.sharding.device_set) == 8
+    assert {shard.data.shape for shard in clouds.gram.addressable_shards} == {(2, 4, 4)}
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=40, deadline=None)
+def test_cutting_planes_find_the_medoid(weighted, seed):
+    rng = np.random.default_rng(seed)
+    points = rng.beta(*rng.uniform(0.2, 3, 2), (2, 50)).astype(np.float32)
+    points[:, 40:] = points[:, :10]  # ties
+    valid = rng.random(50) < rng.uniform(0.05, 1)
+    weight = (rng.random(50) if weighted else valid).astype(np.float32)
+    chosen = int(jax.jit(medoid)(*map(jnp.asarray, (points, weight, valid))))
+    if not valid.any():
+        return
+    spread = (weight * np.abs(points[:, :, None].astype(float) - points[:, None])).sum((0, 2))
+    assert valid[chosen]
+    assert spread[chosen] <= spread[valid].min() * (1 + 1e-5) + 1e-6
 
 
 def test_residual_tells_a_good_fit_from_a_broken_assumption():

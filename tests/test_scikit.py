@@ -6,7 +6,7 @@ from sklearn.base import clone
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from mlt_jax import Status, estimate
-from mlt_jax.scikit import NoiseTransition
+from mlt_jax.scikit import LabelAuditor, NoiseTransition
 
 # The other checks fit on continuous features; labels are 0/1 and come with losses or probabilities.
 APPLY = {
@@ -30,9 +30,10 @@ def data():
     return pd.DataFrame(labels, columns=list("abcde")), losses
 
 
-def test_scikit_learns_own_checks_that_apply_pass():
+@pytest.mark.parametrize("kind", [NoiseTransition, LabelAuditor])
+def test_scikit_learns_own_checks_that_apply_pass(kind):
     done = set()
-    for estimator, check in estimator_checks_generator(NoiseTransition()):
+    for estimator, check in estimator_checks_generator(kind()):
         name = check.func.__name__
         if name in APPLY:
             check(estimator)

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -36,7 +36,7 @@ def ray(
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
     started = not cluster.is_initialized()
     if started:
-        here = {} if address else {"num_cpus": workers or os.cpu_count(), "include_dashboard": False}
+        here: dict[str, Any] = {} if address else {"num_cpus": workers or os.cpu_count(), "include_dashboard": False}
         cluster.init(address=address, log_to_driver=False, **here)
     try:
 

@@ -1,0 +1,343 @@
+"""Times of counting, selection and solving beside the machine's limits and beside other ways to do the same.
+
+    python experiments/bench_estimator.py --out DIR                   # simulated labels; 4 minutes on 2 cores
+    python experiments/bench_estimator.py --out DIR --data ../shared/data              # and the real sets there
+
+Writes `DIR/bench.json` after every row and log-log plots at the end (`pip install '.[bench]'` for the plots and for
+cleanlab; without it they are left out with a note). Ctrl-C stops after the finished rows, which are kept. Times are the
+best of the repeats, in seconds, compilation apart; "extrapolated" times were measured on part of the classes.
+"""
+
+import json
+import os
+import platform
+import resource
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse as sp
+import tyro
+from tqdm import tqdm
+
+from mlt_jax import Status, count, estimate_all, estimate_from_tables, select_clean
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes to measure."""
+
+    out: Path  # where to write
+    data: Path | None = None  # folder with eurlex4k_train_labels.npz, delicious_labels.npz, coco2014_train_labels.npz
+    sizes: tuple[int, ...] = (2500, 5000, 10_000, 20_000)  # q of the sweep
+    examples: tuple[int, ...] = (25_000, 100_000)  # n of the sweep; the last is used with every q
+    medoid_up_to: int = 10_000  # largest q for the medoid
+    dense_up_to: int = 2500  # largest q that is counted dense as well
+    coco: tuple[int, int] = (73_872, 80)  # n and q of the run from losses to T
+    part: int = 8  # classes that slow contenders are measured on
+    repeats: int = 3
+    limits: int = 100_000_000  # numbers read to measure the bandwidth; the matrix product has a third of the root
+
+
+def simulated_labels(rng: np.random.Generator, n: int, q: int, *, each: int = 6) -> tuple[sp.csr_array, sp.csr_array]:
+    """Sparse labels, about `each` per example and most of them from one topic; 1 % of the cells are unselected."""
+    topics = max(1, q // 50)
+    topic = rng.integers(0, topics, (n, 1))
+    inside = topic + topics * rng.integers(0, q // topics, (n, each))
+    anywhere = (q * rng.random((n, each)) ** 2).astype(np.int64)
+    chosen = np.where(rng.random((n, each)) < 0.7, np.minimum(inside, q - 1), anywhere)
+    labels = sp.csr_array((np.ones(n * each, np.int32), (np.repeat(np.arange(n), each), chosen.ravel())), shape=(n, q))
+    cells = np.unique(rng.integers(0, n * q, n * q // 100))
+    unselected = sp.csr_array((np.ones(len(cells), bool), (cells // q, cells % q)), shape=(n, q))
+    return (labels > 0).astype(np.int8), unselected
+
+
+def best(run: Callable[[], Any], repeats: int) -> tuple[float, float, Any]:
+    """Least time, time of the first run, and what the last returned."""
+    times = []
+    for _ in range(max(1, repeats)):
+        result = None  # or there would be two of it in memory
+        start = time.perf_counter()
+        result = jax.block_until_ready(run())
+        times.append(time.perf_counter() - start)
+    return min(times[1:] or times), times[0], result
+
+
+def peak_gb() -> float:
+    """Most memory this process ever had; rows come in ascending size, so it is that of the row or a bound on it."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def bandwidth(size: int) -> float:
+    """GB/s at which all cores read memory: the fastest of three readers."""
+    data = np.ones(size, np.int32)
+    on_device = jax.device_put(data.reshape(-1, 1000))
+    cores = os.cpu_count() or 1
+    pieces = np.array_split(data, 8 * cores)
+    column_max = jax.jit(lambda x: jnp.max(x, axis=0))
+    with ThreadPoolExecutor(cores) as pool:
+        readers: list[Callable[[], Any]] = [
+            lambda: list(pool.map(np.max, pieces)),
+            lambda: list(pool.map(np.bitwise_or.reduce, pieces)),
+            lambda: column_max(on_device),
+        ]
+        return max(data.nbytes / best(reader, 6)[0] for reader in readers) / 1e9
+
+
+def gemm_peak(size: int) -> float:
+    """GFLOP/s of a float32 matrix product."""
+    square = jnp.ones((size, size), jnp.float32)
+    return 2 * size**3 / best(lambda: square @ square, 4)[0] / 1e9
+
+
+def algorithm_1(labels: np.ndarray, selected: np.ndarray, classes: range) -> np.ndarray:
+    """The paper's Algorithm 1, stage 2, as it is stated: one pair of labels after the other; (classes, 2) rates."""
+    q = labels.shape[1]
+    noisy = np.asfortranarray(labels == 1)
+    found = np.zeros((len(classes), 2))
+    for row, j in enumerate(classes):
+        y_j, s_j = noisy[:, j], selected[:, j]
+        candidates = []
+        for i in range(q):
+            if i == j:
+                continue
+            y_i = noisy[:, i]
+            m_j, m_i, e = y_j.mean(), y_i.mean(), (y_j & y_i).mean()
+            a, b = y_i[s_j & ~y_j].mean(), y_i[s_j & y_j].mean()
+            if b == a:
+                continue
+            p, v = (m_i - a) / (b - a), (e - a * m_j) / (b - a)
+            if 0 < p < 1:
+                rates = np.array([(m_j - v) / (1 - p), 1 - v / p])
+                rates[(rates < 0) & (rates > -0.3 / q)] = 0
+                if (rates >= 0).all() and (rates <= 1).all() and rates.sum() < 1:
+                    candidates.append(rates)
+        if candidates:
+            points = np.array(candidates)
+            found[row] = points[np.abs(points[:, None] - points[None]).sum((1, 2)).argmin()]
+    return found
+
+
+def vectorised_numpy(labels: np.ndarray, selected: np.ndarray) -> np.ndarray:
+    """The same for all classes: three BLAS products, then whole tables at once and a sort per class; (q, 2) rates."""
+    n, q = labels.shape
+    y, s = labels.astype(np.float32), selected.astype(np.float32)
+    pos, neg = s * y, s * (1 - y)
+    both, with_pos, with_neg = y.T @ y, pos.T @ y, neg.T @ y
+    m = y.mean(0, dtype=np.float64)
+    with np.errstate(all="ignore"):
+        a, b = with_neg / neg.sum(0)[:, None], with_pos / pos.sum(0)[:, None]
+        p = (m[None] - a) / (b - a)
+        v = (both / n - a * m[:, None]) / (b - a)
+        rates = np.stack([(m[:, None] - v) / (1 - p), 1 - v / p])
+        rates = np.where((rates < 0) & (rates > -0.3 / q), 0, rates)
+        valid = (p >= 0) & (p <= 1) & ((rates >= 0) & (rates <= 1)).all(0) & (rates.sum(0) < 1)
+    np.fill_diagonal(valid, False)
+    found = np.zeros((q, 2))
+    for j in range(q):
+        points = rates[:, j, valid[j]]
+        if points.shape[1]:
+            found[j] = points[:, (_sum_of_distances(points[0]) + _sum_of_distances(points[1])).argmin()]
+    return found
+
+
+def _sum_of_distances(x: np.ndarray) -> np.ndarray:
+    order = np.argsort(x)
+    ranked, place = x[order], np.arange(1, len(x) + 1)
+    below = np.cumsum(ranked)
+    out = np.empty_like(x)
+    out[order] = ranked * (2 * place - len(x)) - 2 * below + below[-1]
+    return out
+
+
+def sklearn_masks(losses: np.ndarray, labels: np.ndarray, classes: range, seed: int) -> np.ndarray:
+    """Selection with scikit-learn's GaussianMixture, settings of the released code; (n, classes) bool."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.mixture import GaussianMixture
+
+    taken = np.ones((len(losses), len(classes)), bool)
+    for k, j in enumerate(classes):
+        for value in (0, 1):
+            rows = np.flatnonzero(labels[:, j] == value)
+            x = losses[rows, j]
+            if len(rows) >= 10 and np.ptp(x) > 0:
+                x = ((x - x.min()) / np.ptp(x))[:, None]
+                model = GaussianMixture(2, max_iter=10, tol=1e-2, reg_covar=5e-4, random_state=seed)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", ConvergenceWarning)  # ten steps are what is asked for
+                    model.fit(x)
+                taken[rows, k] = model.predict_proba(x)[:, model.means_[:, 0].argmin()] > 0.5
+    return taken
+
+
+def solving(labels: Any, unselected: Any, config: Config, speed: float, name: str) -> Row:
+    """Counting and solving of one sparse data set."""
+    n, q = labels.shape
+    y = labels.astype(np.int32)
+    yardstick = best(lambda: (y.T @ y).toarray(), 3)[0]
+    counting, _, tables = best(lambda: count(labels, unselected=unselected), config.repeats)
+    kernel, first, found = best(lambda: estimate_from_tables(tables, min_selected=5), 2 + config.repeats)
+    reading = 12 * q * q / speed / 1e9
+    row: Row = {"what": name, "n": n, "q": q, "counting": counting, "scipy_YtY": yardstick}
+    row |= {"counting_to_scipy": counting / yardstick, "joint": kernel, "joint_compile": first - kernel}
+    row |= {"joint_pairs_per_s": q * q / kernel, "reading": reading, "joint_to_reading": kernel / reading}
+    if q <= config.medoid_up_to:
+        medoid, first, _ = best(lambda: estimate_from_tables(tables, aggregate="medoid", min_selected=5), 3)
+        row |= {"medoid": medoid, "medoid_compile": first - medoid, "medoid_pairs_per_s": q * q / medoid}
+    del tables
+    row["blocks"] = best(lambda: estimate_all(labels, unselected=unselected, min_selected=5), 2)[0]
+    if q <= config.dense_up_to:
+        y, s = labels.toarray().astype(np.uint8), ~unselected.toarray().astype(bool)
+        row["counting_dense"] = best(lambda: count(y, s), 2)[0]
+        row["counting_dense_gflops"] = 6 * n * q * q / row["counting_dense"] / 1e9
+        y, s = y[:, : max(config.part, 100)], s[:, : max(config.part, 100)]
+        pair = best(lambda: algorithm_1(y, s, range(2)), 1)[0] / (2 * (y.shape[1] - 1))
+        row["algorithm_1_extrapolated"] = pair * q * (q - 1)
+    return row | {"correlation": float((found.status == 0).mean()), "peak_gb": peak_gb()}
+
+
+def from_losses(config: Config) -> Row:
+    """COCO's size, from simulated losses to T, beside the other ways."""
+    n, q = config.coco
+    rng = np.random.default_rng(0)
+    share = np.clip(rng.exponential(0.035, q), 0.003, 0.6)
+    effect = rng.normal(size=(3, q))
+    chance = share / (1 - share) * np.exp(rng.normal(size=(n, 3)) @ effect - 0.5 * (effect**2).sum(0))
+    clean = rng.random((n, q)) < chance / (1 + chance)
+    labels = np.where(clean, rng.random((n, q)) >= 0.2, rng.random((n, q)) < 0.02).astype(np.uint8)
+    losses = np.where(labels == clean, rng.gamma(2, 0.12, (n, q)), rng.gamma(5, 0.4, (n, q))).astype(np.float32)
+    selection, first, mask = best(lambda: select_clean(losses, labels), 1 + config.repeats)
+    solve, solve_first, _ = best(lambda: estimate_all(labels, mask), 1 + config.repeats)
+    medoid, _, ours = best(lambda: estimate_all(labels, mask, aggregate="medoid"), 1 + config.repeats)
+    part, scale = range(min(config.part, q)), q / min(config.part, q)
+    mixtures, _, one = best(lambda: sklearn_masks(losses, labels, part, 0), 1)
+    other = sklearn_masks(losses, labels, part, 1)
+    loop, _, theirs = best(lambda: algorithm_1(labels, mask, part), 1)
+    arrays = best(lambda: vectorised_numpy(labels, mask), 2)[0]
+    mixtures, loop = mixtures * scale, loop * scale
+    off = np.abs(np.stack([ours.rho_neg, ours.rho_pos], 1)[: len(part)] - theirs)
+    off = off[np.asarray(ours.status)[: len(part)] == Status.CORRELATION]
+    row: Row = {"what": "from losses", "n": n, "q": q, "selection": selection, "selection_compile": first - selection}
+    row |= {"solve": solve, "solve_compile": solve_first - solve, "solve_medoid": medoid, "total": selection + solve}
+    row |= {"sklearn_extrapolated": mixtures, "algorithm_1_extrapolated": loop, "numpy": arrays}
+    row |= {"selection_speedup": mixtures / selection, "solve_speedup": loop / solve, "numpy_speedup": arrays / solve}
+    row |= {"numpy_to_medoid": arrays / medoid, "total_speedup": (mixtures + loop) / (selection + solve)}
+    mine = mask[:, : len(part)]
+    row |= {"agree_seeds": float((one == other).mean()), "agree_ours": float((one == mine).mean())}
+    row |= {"medoid_is_algorithm_1s": float((off < 1e-3).all(1).mean()), "peak_gb": peak_gb()}
+    try:
+        from cleanlab.count import compute_confident_joint
+    except ImportError:
+        return row | {"cleanlab": "not installed; pip install '.[bench]'"}
+    probs = np.where(labels == 1, np.exp(-losses), 1 - np.exp(-losses)).clip(1e-6, 1 - 1e-6)
+    pairs = [np.stack([1 - probs[:, j], probs[:, j]], 1) for j in part]
+    joints = best(lambda: [compute_confident_joint(labels[:, j], p) for j, p in zip(part, pairs, strict=True)], 2)[0]
+    return row | {"cleanlab_extrapolated": joints * scale, "cleanlab_to_solve": joints * scale / solve}
+
+
+def real_labels(folder: Path, name: str) -> sp.csr_array | None:
+    """One of the real sets, sparse; None where it is not at hand."""
+    if not (folder / f"{name}.npz").exists():
+        return None
+    with np.load(folder / f"{name}.npz", allow_pickle=False) as parts:
+        if "train" in parts:  # COCO: bits
+            return sp.csr_array(np.unpackbits(parts["train"], axis=1)[:, : len(parts["classes"])].astype(np.int8))
+        csr = sp.csr_array((parts["data"], parts["indices"], parts["indptr"]), shape=parts["shape"])
+        return (csr > 0).astype(np.int8)
+
+
+def jobs(config: Config, limits: Row) -> Iterator[tuple[str, Callable[[], Row]]]:
+    """What to measure, small before large."""
+    yield "from losses", lambda: from_losses(config)
+    rng = np.random.default_rng(0)
+    for name in ("coco2014_train_labels", "delicious_labels", "eurlex4k_train_labels") if config.data else ():
+        labels = real_labels(config.data or Path(), name)
+        if labels is None:
+            tqdm.write(f"{name}: not found in {config.data}, left out")
+            continue
+        cells = sp.random_array(labels.shape, density=0.01, rng=rng, format="csr") != 0
+        yield name, lambda y=labels, u=cells, k=name: solving(y, u, config, limits["gb_per_s"], k)  # type: ignore[misc]
+    sweep = [(n, min(config.sizes)) for n in config.examples[:-1]] + [(config.examples[-1], q) for q in config.sizes]
+    for n, q in sweep:
+        yield (
+            f"n={n} q={q}",
+            lambda n=n, q=q: solving(  # type: ignore[misc]
+                *simulated_labels(rng, n, q), config, limits["gb_per_s"], "simulated"
+            ),
+        )
+
+
+def exponents(rows: list[Row]) -> dict[str, float]:
+    """Growth of each time with q: the slope of its logarithm, over the simulated rows with the most examples."""
+    slopes = {}
+    most = max((row["n"] for row in rows if row["what"] == "simulated"), default=0)
+    for kind in ("counting", "joint", "medoid"):
+        points = [
+            (row["q"], row[kind]) for row in rows if row["what"] == "simulated" and row["n"] == most and kind in row
+        ]
+        if len(points) > 1:
+            x, y = np.log(np.array(points)).T
+            slopes[kind] = float(np.polyfit(x, y, 1)[0])
+    return slopes
+
+
+def plot(rows: list[Row], slopes: dict[str, float], path: Path) -> None:
+    """Log-log plots of the times over q."""
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot as plt
+    except ImportError:
+        print("no plots: matplotlib is not installed; pip install '.[bench]'")
+        return
+    figure, axes = plt.subplots(figsize=(6, 4))
+    for kind, slope in slopes.items():
+        points = sorted((row["q"], row[kind]) for row in rows if row["what"] == "simulated" and kind in row)
+        axes.loglog(*zip(*points, strict=True), "o-", label=f"{kind}: q^{slope:.2f}")
+    axes.set(xlabel="classes q", ylabel="seconds")
+    axes.legend()
+    figure.savefig(path, bbox_inches="tight")
+    plt.close(figure)
+
+
+def main(config: Config) -> list[Row]:
+    """Measures, writes, prints."""
+    config.out.mkdir(parents=True, exist_ok=True)
+    limits: Row = {"gb_per_s": bandwidth(config.limits), "gemm_gflops": gemm_peak(int(config.limits**0.5) // 3)}
+    machine = {"cores": os.cpu_count(), "cpu": platform.machine(), "jax": jax.__version__, "dtype": "float32"}
+    rows: list[Row] = []
+    try:
+        bar = tqdm(jobs(config, limits), unit="row", disable=None)
+        for name, job in bar:
+            bar.set_description(name)
+            rows.append(job())
+            report = {"machine": machine, "limits": limits, "rows": rows, "exponents": exponents(rows)}
+            (config.out / "bench.json").write_text(json.dumps(report, indent=1) + "\n")
+    except KeyboardInterrupt:
+        print(f"stopped; {len(rows)} finished rows are in {config.out}")
+    print("  ".join(f"{key} {value:.4g}" for key, value in limits.items()))
+    for row in rows:
+        print(
+            "  ".join(
+                f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()
+            )
+        )
+    slopes = exponents(rows)
+    print("growth with q:", "  ".join(f"{kind} {slope:.2f}" for kind, slope in slopes.items()))
+    if slopes:
+        plot(rows, slopes, config.out / "growth.png")
+    return rows
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Config))

@@ -1,0 +1,280 @@
+"""The command `mlt`: audit labels in files, apply what was decided about them, show a run.
+
+mlt audit labels.csv probs.csv --images DIR --out report.html
+mlt apply labels.csv decisions.csv --out relabelled.csv
+mlt report RUN_DIR
+
+A wrong file gets one line and exit code 2.
+"""
+
+import csv
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import tyro
+from tqdm import tqdm
+
+from mlt_jax.audit import Audit, Issues, audit_labels, find_label_issues
+from mlt_jax.estimator import Status, TransitionEstimate
+from mlt_jax.labels import CODINGS
+from mlt_jax.tabular import Table, align, read_table
+
+ISSUE_COLUMNS = ("example", "class", "given", "suggested", "p_wrong", "decision")
+FLIP, KEEP = ("flip", "wrong"), ("", "keep", "right")
+
+
+@dataclasses.dataclass(frozen=True)
+class AuditCommand:
+    """Which labels are wrong? Prints the noise of every class; writes OUT, OUT's .issues.csv and its .json."""
+
+    labels: tyro.conf.Positional[Path]
+    """CSV, npy, npz or parquet: 0/1 with a column per class (an empty cell: not labelled), or id and `a;b;c`"""
+    probs: tyro.conf.Positional[Path | None] = None
+    """predicted P(label = 1) for examples the model did not train on, same forms; rows are matched by id, if any"""
+    features: Path | None = None
+    """in place of probs, or beside them: a feature vector per example; heads are cross-fitted on it"""
+    images: Path | None = None
+    """folder with pictures named like the ids"""
+    out: Path = Path("report.html")
+    transition: Path | None = None
+    """transition.npz of an earlier audit or run, to be used as it is"""
+    coding: str = "01"
+    """what the labels' numbers mean: 01, pm1, voc or uncertain"""
+    threshold: float = 0.5
+    """labels more probably wrong than this are suspects"""
+    most: int = 5000
+    """suspects on the page; the CSV file has all"""
+    title: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class ApplyCommand:
+    """Labels with the decided ones flipped: those of DECISIONS (saved on the page, or the issues CSV filled in by hand)
+    whose `decision` is flip."""
+
+    labels: tyro.conf.Positional[Path]
+    decisions: tyro.conf.Positional[Path]
+    out: Path = Path("relabelled.csv")
+    above: float | None = None
+    """also flip undecided labels that are more probably wrong than this"""
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportCommand:
+    """The page of a run of experiments/run.py."""
+
+    workdir: tyro.conf.Positional[Path]
+    out: Path | None = None
+    """by default report.html in the run's folder"""
+
+
+Command = (
+    Annotated[AuditCommand, tyro.conf.subcommand("audit")]
+    | Annotated[ApplyCommand, tyro.conf.subcommand("apply")]
+    | Annotated[ReportCommand, tyro.conf.subcommand("report")]
+)
+
+
+def main(args: list[str] | None = None) -> int:
+    """The exit code: 0, or 2 with one line where a file or an option is wrong."""
+    command = tyro.cli(Command, prog="mlt", args=args, description=__doc__)
+    try:
+        if isinstance(command, AuditCommand):
+            run_audit(command)
+        elif isinstance(command, ApplyCommand):
+            run_apply(command)
+        else:
+            run_report(command)
+    except (ValueError, TypeError, OSError) as error:
+        print(f"mlt: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def run_audit(command: AuditCommand) -> None:
+    """Reads, audits, prints, writes."""
+    from mlt_jax.report import audit_page  # the page is not needed to complain about a file
+
+    if not 0 <= command.threshold < 1:
+        raise ValueError(f"--threshold: {command.threshold}; pass a probability in [0, 1)")
+    if command.coding not in CODINGS:
+        raise ValueError(f"--coding: {command.coding!r} is unknown; pass {', '.join(CODINGS)}")
+    if command.probs is None and command.features is None:
+        raise ValueError("probs: no predictions; pass a second file, or --features")
+    with tqdm(total=4, disable=None, bar_format="{desc:24}{bar:30} {elapsed}", leave=False) as bar:
+        bar.set_description("reading")
+        probs = None if command.probs is None else read_table(command.probs)
+        labels = read_table(command.labels, classes=None if probs is None else probs.classes)
+        if probs is not None:
+            probs = _probabilities(align(probs, labels))
+            labels = labels._replace(classes=labels.classes or probs.classes, ids=labels.ids or probs.ids)
+        features = None if command.features is None else _features(read_table(command.features), labels)
+        known = ~np.isnan(labels.values)
+        found = None if command.transition is None else TransitionEstimate.load(command.transition)
+        bar.update()
+        bar.set_description("estimating, calibrating")
+        try:
+            audit = audit_labels(
+                labels.values, probs=None if probs is None else probs.values, features=features, T=found,
+                ids=labels.ids, classes=labels.classes, observed=None if known.all() else known, coding=command.coding,
+            )  # fmt: skip
+        except ValueError as error:
+            raise ValueError(str(error).replace("labels:", f"{command.labels}:", 1)) from None
+        bar.update()
+        bar.set_description("writing the list")
+        issues = find_label_issues(audit, threshold=command.threshold)
+        written = _write(command.out, audit, issues)
+        bar.update()
+        bar.set_description("making the page")
+        title = command.title or f"Label audit of {command.labels.name}"
+        images = command.images
+        page = audit_page(
+            audit, command.out, images=images, threshold=command.threshold, most=command.most, title=title
+        )
+        bar.update()
+    print(class_table(audit, issues))
+    print(f"\n{len(issues.wrong)} labels to re-check; {page}, {', '.join(map(str, written))}")
+
+
+def run_apply(command: ApplyCommand) -> None:
+    """Flips what was decided."""
+    labels = read_table(command.labels)
+    n, q = labels.values.shape
+    classes, ids = labels.classes or tuple(map(str, range(q))), labels.ids or tuple(map(str, range(n)))
+    place = {name: k for k, name in enumerate(ids)}, {name: k for k, name in enumerate(classes)}
+    values, flipped = labels.values.copy(), 0
+    with command.decisions.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file)
+        for missing in {"example", "class", "given", "decision"} - set(reader.fieldnames or ()):
+            raise ValueError(
+                f'{command.decisions}: column "{missing}" is missing; pass the issues CSV or saved decisions'
+            )
+        for number, row in enumerate(reader, 2):
+            decision = (row["decision"] or "").strip().lower()
+            if decision not in FLIP + KEEP:
+                raise ValueError(
+                    f'{command.decisions}: line {number} decides "{decision}"; write flip, keep or nothing'
+                )
+            likely = not decision and command.above is not None and float(row.get("p_wrong") or 0) > command.above
+            if decision not in FLIP and not likely:
+                continue
+            if row["example"] not in place[0] or row["class"] not in place[1]:
+                where = f'"{row["example"]}", class "{row["class"]}"'
+                raise ValueError(f"{command.decisions}: line {number} is about {where}, not in {command.labels}")
+            cell = place[0][row["example"]], place[1][row["class"]]
+            if values[cell] != float(row["given"]):
+                raise ValueError(
+                    f"{command.decisions}: line {number}, the label is {values[cell]:g}, not {row['given']}"
+                )
+            values[cell] = 1 - values[cell]
+            flipped += 1
+    _write_labels(command.out, values, classes, labels.ids)
+    print(f"{flipped} labels flipped; {command.out}")
+
+
+def run_report(command: ReportCommand) -> None:
+    """Writes the page."""
+    from mlt_jax.report import run_page
+
+    print(run_page(command.workdir, command.out))
+
+
+def class_table(audit: Audit, issues: Issues) -> str:
+    """The classes to be read, the most suspect first: rates in percent with 95 % intervals, status, suspects."""
+    ends = 100 * np.asarray(audit.found.interval())
+    values = 100 * np.stack([audit.found.rho_neg, audit.found.rho_pos], axis=1)
+    suspects = np.bincount(issues.column, minlength=len(audit.classes))
+    width = min(max(5, *map(len, audit.classes)), 30)
+    header = f"{'class':{width}} {'given':>8} {'falsely given, %':>23} {'missed, %':>23}  {'status':14} {'suspects':>8}"
+    lines = [header]
+    for j in np.argsort(-suspects, kind="stable"):
+        cells = [
+            f"{rate:6.1f} ({low:5.1f} to {high:5.1f})" if np.isfinite(low) else f"{rate:6.1f}" + " " * 17
+            for rate, (low, high) in zip(values[j], ends[j], strict=True)
+        ]
+        status = Status(int(audit.found.status[j])).name.lower()
+        given = int(audit.labels.values[:, j].sum())
+        lines.append(
+            f"{audit.classes[j][:30]:{width}} {given:8d} {cells[0]:>23} {cells[1]:>23}  {status:14} {suspects[j]:8d}"
+        )
+    return "\n".join(lines)
+
+
+def _probabilities(table: Table) -> Table:
+    bad = np.argwhere(~((table.values >= 0) & (table.values <= 1)))
+    if len(bad):
+        row, column = bad[0]
+        name = f'"{table.classes[column]}"' if table.classes else str(column)
+        who = f'"{table.ids[row]}"' if table.ids else f"row {row}"
+        value = table.values[row, column]
+        raise ValueError(f"{table.path}: {who}, column {name} is {value:g}; pass probabilities in [0, 1]")
+    return table
+
+
+def _features(table: Table, labels: Table) -> np.ndarray:
+    """The features in the order of the labels' ids, where both have them."""
+    if table.ids and labels.ids:
+        place = {name: k for k, name in enumerate(table.ids)}
+        for name in labels.ids:
+            if name not in place:
+                raise ValueError(f'{table.path}: id "{name}" of {labels.path} is missing')
+        return table.values[[place[name] for name in labels.ids]]
+    if len(table.values) != len(labels.values):
+        raise ValueError(f"{table.path}: {len(table.values)} rows, {labels.path} has {len(labels.values)}")
+    return table.values
+
+
+def _write(out: Path, audit: Audit, issues: Issues) -> list[Path]:
+    """The issues as CSV, with a column for decisions; the classes as JSON; T as npz."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    table, summary, matrices = (out.with_suffix(end) for end in (".issues.csv", ".json", ".transition.npz"))
+    with table.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(ISSUE_COLUMNS)
+        for row, column, given, wrong in zip(*issues, strict=True):
+            writer.writerow([audit.ids[row], audit.classes[column], given, 1 - given, f"{wrong:.6f}", ""])
+    ends, suspects = np.asarray(audit.found.interval()), np.bincount(issues.column, minlength=len(audit.classes))
+    classes = {
+        name: {
+            "rho_neg": float(audit.found.rho_neg[j]),
+            "rho_pos": float(audit.found.rho_pos[j]),
+            "interval_neg": _finite(ends[j, 0]),
+            "interval_pos": _finite(ends[j, 1]),
+            "prior": float(audit.found.prior[j]),
+            "status": Status(int(audit.found.status[j])).name.lower(),
+            "given": int(audit.labels.values[:, j].sum()),
+            "expected_wrong": float(audit.wrong[:, j].sum()),
+            "suspects": int(suspects[j]),
+        }
+        for j, name in enumerate(audit.classes)
+    }
+    whole = {"examples": len(audit.ids), "suspects": len(issues.wrong), "classes": classes}
+    summary.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
+    audit.found.save(matrices)
+    return [table, summary, matrices]
+
+
+def _finite(ends: np.ndarray) -> list[float] | None:
+    return ends.tolist() if np.isfinite(ends).all() else None
+
+
+def _write_labels(path: Path, values: np.ndarray, classes: tuple[str, ...], ids: tuple[str, ...] | None) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow([*(["id"] if ids else []), *classes])
+        for row, cells in enumerate(values):
+            writer.writerow([*([ids[row]] if ids else []), *("" if np.isnan(v) else f"{v:g}" for v in cells)])
+
+
+def script() -> None:
+    """Ends the process with `main`'s exit code."""
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    script()

@@ -1,0 +1,70 @@
+"""The page of an audit."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mlt_jax.audit import Audit, find_label_issues
+from mlt_jax.report import sections
+from mlt_jax.report.page import page, tiles, write
+from mlt_jax.report.thumbnails import in_folder, thumbnails
+
+MOST_ISSUES = 5000
+
+
+def audit_page(
+    audit: Audit,
+    path: str | Path,
+    *,
+    images: str | Path | Callable[[int], Any] | None = None,
+    losses: Any = None,
+    threshold: float = 0.5,
+    most: int = MOST_ISSUES,
+    title: str = "Label audit",
+) -> Path:
+    """Where the page was written: noise per class, T, the evidence, and the labels to re-check.
+
+    images: a folder whose files are named like the ids, or a function from row to a path or a uint8 array.
+    losses: (epochs, n, q) or (n, q) of training, for the histograms; else the losses of the predictions are shown.
+    threshold, most: which suspects are listed, see `find_label_issues`.
+    """
+    every = find_label_issues(audit, threshold=threshold)
+    issues = find_label_issues(audit, threshold=threshold, most=most)
+    n, q = audit.wrong.shape
+    suspects = np.bincount(every.column, minlength=q)
+    order = np.argsort(-suspects, kind="stable").tolist()
+    look = in_folder(images, audit.ids) if isinstance(images, str | Path) else images
+    pictures = {} if look is None else thumbnails(issues.example.tolist(), look)
+    # Each example is named once, however many of its labels are suspect.
+    rows, place = np.unique(issues.example, return_inverse=True)
+    position = {int(row): k for k, row in enumerate(rows)}
+    data = {
+        "ids": [audit.ids[row] for row in rows],
+        "classes": list(audit.classes),
+        "example": place.tolist(),
+        "column": issues.column.tolist(),
+        "given": issues.given.tolist(),
+        "wrong": [round(float(p), 5) for p in issues.wrong],
+        "thumbs": {position[row]: uri for row, uri in pictures.items()},
+    }
+    cells = n * q if audit.labels.observed is None else int(audit.labels.observed.sum())
+    missed = int((every.given == 0).sum())
+    numbers = [
+        (f"{len(every.wrong):,}", "labels to re-check"),
+        (f"{100 * audit.wrong.sum() / max(cells, 1):.2f} %", f"of {cells:,} labels expected wrong"),
+        (f"{len(every.wrong) - missed:,}", "look falsely given"),
+        (f"{missed:,}", "look missed"),
+    ]
+    columns = [j for j in order if suspects[j]]
+    parts = [
+        tiles(numbers),
+        sections.rates(audit.found, audit.classes, suspects=suspects, pick=True),
+        sections.issues(audit.classes, columns, len(every.wrong), len(issues.wrong)),
+        sections.curves(audit, order),
+        sections.heat_maps(audit.found, audit.classes, order),
+        sections.mixtures(audit, order, losses),
+        sections.partners(audit, order),
+    ]
+    return write(path, page(title, f"{n:,} examples, {q:,} classes", parts, data=data))

@@ -1,0 +1,75 @@
+"""The shell of a page: one self-contained file that asks the network for nothing and runs only its own script."""
+
+import base64
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+
+def page(title: str, subtitle: str, sections: Sequence[str], *, data: Any = None) -> str:
+    """The whole HTML text; `sections` are HTML already, title and subtitle are text. With `data`, the issues' script.
+
+    The content security policy allows this style sheet and this script by their hashes, images in the page itself, and
+    nothing else: markup that slipped into a name could neither run nor load anything.
+    """
+    style, script = (files("mlt_jax.report").joinpath(name).read_text("utf-8") for name in ("style.css", "issues.js"))
+    script = script if data is not None else ""
+    policy = f"default-src 'none'; img-src data:; style-src {_hash(style)}; base-uri 'none'; form-action 'none'"
+    policy += f"; script-src {_hash(script)}" if script else ""
+    # In JSON "<" only occurs in strings, where \u003c is the same; so no name can end the element.
+    block = "" if data is None else json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    return "".join(
+        [
+            '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            '<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">',
+            f"<title>{escape(title)}</title><style>{style}</style></head><body>",
+            f'<header class="top"><h1>{escape(title)}</h1><p class="soft">{escape(subtitle)}</p></header>',
+            "<main>",
+            *(section for section in sections if section),
+            "<footer>Made by mlt_jax. One file, nothing is loaded from elsewhere.</footer></main>",
+            f'<script type="application/json" id="data">{block}</script><script>{script}</script>' if script else "",
+            "</body></html>\n",
+        ]
+    )
+
+
+def write(path: str | Path, text: str) -> Path:
+    """Writes the file whole or not at all."""
+    path = Path(path).expanduser()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(path.name + ".part")
+    draft.write_text(text, encoding="utf-8")
+    os.replace(draft, path)
+    return path
+
+
+def section(title: str, intro: str, body: str, *, key: str = "", folded: bool = False) -> str:
+    """A titled part of the page; title and intro are text, body is HTML. Empty where there is no body."""
+    if not body:
+        return ""
+    name = f' id="{escape(key)}"' if key else ""
+    text = f'<p class="soft">{escape(intro)}</p>' if intro else ""
+    if folded:
+        inner = f"<details><summary><h2>{escape(title)}</h2></summary>{text}{body}</details>"
+    else:
+        inner = f"<h2>{escape(title)}</h2>{text}{body}"
+    return f"<section{name}>{inner}</section>"
+
+
+def tiles(pairs: Sequence[tuple[str, str]]) -> str:
+    """Large numbers with a word each."""
+    cells = "".join(
+        f'<div class="tile"><b>{escape(value)}</b><span>{escape(word)}</span></div>' for value, word in pairs
+    )
+    return f'<div class="tiles">{cells}</div>'
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

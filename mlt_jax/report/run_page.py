@@ -1,0 +1,141 @@
+"""The page of a finished (or half finished) run of `experiments/run.py`: what it left in its folder."""
+
+import csv
+import json
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mlt_jax.estimator import TransitionEstimate
+from mlt_jax.report import charts, sections
+from mlt_jax.report.page import page, section, tiles, write
+
+# Names of the methods as the printed table has them; others are shown as they are.
+_METHODS = {"standard": "Standard", "estimated": "estimated T", "true": "true T"}
+_SCORES = ("mAP", "OF1", "CF1", "OP", "OR", "CP", "CR")
+_CURVES = {"train_loss": "training loss", "validation_loss": "validation loss", "validation_mAP": "validation mAP"}
+
+
+def run_page(workdir: str | Path, path: str | Path | None = None) -> Path:
+    """Where the page was written, by default `workdir`/report.html. What the run has not left is left out of it."""
+    folder = Path(workdir).expanduser()
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: there is no such run folder")
+    config, summary = (_json(folder / name) for name in ("config.json", "results.json"))
+    seeds = sorted((p for p in folder.glob("seed*") if p.is_dir()), key=lambda p: (len(p.name), p.name)) or [folder]
+    parts = [_tiles(summary), _results(summary)]
+    parts += [_curves(seed) for seed in seeds[:1]]
+    for seed in seeds:
+        if (seed / "transition.npz").exists():
+            parts += _noise(seed)
+            break
+    parts.append(_settings(config))
+    if not any(parts):
+        raise ValueError(f"{folder}: holds no results.json, metrics.jsonl or transition.npz; pass the folder of a run")
+    what = config.get("dataset", folder.name) if isinstance(config, dict) else folder.name
+    noise = config.get("noise") if isinstance(config, dict) else None
+    subtitle = ", ".join(
+        filter(None, [f"noise {noise}" if noise else "", f"{len(seeds)} seed{'s' * (len(seeds) > 1)}", folder.name])
+    )
+    return write(path or folder / "report.html", page(f"Run on {what}", subtitle, parts))
+
+
+def _tiles(summary: Any) -> str:
+    if not isinstance(summary, dict):
+        return ""
+    numbers = []
+    for method, scores in (summary.get("test") or {}).items():
+        if "mAP" in scores:
+            numbers.append((f"{100 * _mean(scores['mAP']):.1f} %", f"mAP, {_METHODS.get(method, method)}"))
+    errors = summary.get("T_error") or {}
+    if "T" in errors:
+        nothing = f" (doing nothing: {_mean(errors['identity']):.2f})" if "identity" in errors else ""
+        numbers.append((f"{_mean(errors['T']):.2f}", f"summed error of T{nothing}"))
+    return tiles(numbers) if numbers else ""
+
+
+def _results(summary: Any) -> str:
+    test = summary.get("test") if isinstance(summary, dict) else None
+    if not test:
+        return ""
+    names = [name for name in _SCORES if any(name in scores for scores in test.values())]
+    best = {name: max(_mean(scores[name]) for scores in test.values() if name in scores) for name in names}
+
+    def cell(scores: dict[str, Any], name: str) -> str:
+        if name not in scores:
+            return "<td></td>"
+        mean, spread = _mean(scores[name]), scores[name].get("std", 0) if isinstance(scores[name], dict) else 0
+        text = f"{100 * mean:.1f}" + (f" ± {100 * spread:.1f}" if spread else "")
+        return f"<td>{'<b>' + text + '</b>' if mean == best[name] else text}</td>"
+
+    head = "".join(f"<th>{name}</th>" for name in names)
+    rows = "".join(
+        f"<tr><td>{escape(_METHODS.get(method, method))}</td>{''.join(cell(scores, name) for name in names)}</tr>"
+        for method, scores in test.items()
+    )
+    body = f'<div class="scroll"><table><tr><th>test, %</th>{head}</tr>{rows}</table></div>'
+    spent = summary.get("seconds") or {}
+    words = ", ".join(f"{name} {_mean(value):.1f}" for name, value in spent.items())
+    return section("Results", f"Seconds per seed: {words}." if words else "", body, key="results")
+
+
+def _curves(folder: Path) -> str:
+    """Training curves by phase, from metrics.jsonl; lines that are no JSON (a run was killed) are skipped."""
+    file = folder / "metrics.jsonl"
+    if not file.exists():
+        return ""
+    entries = []
+    for line in file.read_text(encoding="utf-8").splitlines():
+        try:
+            entries.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue
+    cards = []
+    for key, title in _CURVES.items():
+        series: dict[str, tuple[list[float], list[float]]] = {}
+        for entry in entries:
+            if isinstance(entry, dict) and isinstance(entry.get(key), int | float) and "epoch" in entry:
+                phase = str(entry.get("phase", ""))
+                xs, ys = series.setdefault(_METHODS.get(phase, phase), ([], []))
+                xs.append(float(entry["epoch"]))
+                ys.append(float(entry[key]))
+        if series:
+            cards.append(f"<figure><h3>{title}</h3>{charts.lines(series)}</figure>")
+    body = f'<div class="grid wide">{"".join(cards)}</div>' if cards else ""
+    return section("Training", f"Over epochs, {folder.name}.", body, key="training")
+
+
+def _noise(folder: Path) -> list[str]:
+    found = TransitionEstimate.load(folder / "transition.npz")
+    q = len(found.T)
+    classes, true_T = [str(j) for j in range(q)], None
+    if (folder / "transition.csv").exists():
+        with (folder / "transition.csv").open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        if len(rows) == q:
+            classes = [row.get("class") or str(j) for j, row in enumerate(rows)]
+            if all(row.get("true_rho_neg") and row.get("true_rho_pos") for row in rows):
+                neg, pos = (np.array([float(row[f"true_rho_{side}"]) for row in rows]) for side in ("neg", "pos"))
+                true_T = np.stack([1 - neg, neg, pos, 1 - pos], axis=1).reshape(q, 2, 2)
+    order = np.argsort(-np.asarray(found.rho_neg + found.rho_pos), kind="stable").tolist()
+    return [sections.rates(found, classes, true_T=true_T), sections.heat_maps(found, classes, order)]
+
+
+def _settings(config: Any) -> str:
+    if not isinstance(config, dict):
+        return ""
+    rows = "".join(f"<tr><td>{escape(str(k))}</td><td>{escape(str(v))}</td></tr>" for k, v in config.items())
+    return section("Settings", "", f'<div class="scroll"><table>{rows}</table></div>', key="settings", folded=True)
+
+
+def _mean(value: Any) -> float:
+    return float(value["mean"] if isinstance(value, dict) else value)
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError):
+        return None

@@ -1,0 +1,184 @@
+"""Tables in files, as the command line takes them: CSV, npy, npz or parquet, with class names and ids if any.
+
+Whatever is wrong with a file is a ValueError of one line that names it.
+"""
+
+import csv
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+ID_COLUMNS = ("id", "ids", "image", "images", "name", "names", "file", "filename", "path", "example")
+_LISTED = "labels"
+
+
+class Table(NamedTuple):
+    """Numbers with names."""
+
+    path: Path
+    values: Float[np.ndarray, "n q"]  # NaN where a cell is empty
+    classes: tuple[str, ...] | None
+    ids: tuple[str, ...] | None
+
+
+def read_table(path: str | Path, *, classes: tuple[str, ...] | None = None) -> Table:
+    """The table in a file.
+
+    CSV and parquet: a header that names the columns. A column called id, image, name, file, filename, path or example,
+    or a first column that is no number, holds the ids. With two columns, an id and `labels`, the second lists the
+    present classes, separated by `;`, and `classes` says which there are. npy: the numbers alone. npz: `labels`,
+    `probs` or `features` (or the only 2-d array), with `classes` and `ids` or `names` where they are known.
+    """
+    path = Path(path).expanduser()
+    if not path.is_file():
+        raise ValueError(f"{path}: there is no such file")
+    readers = {".csv": _read_csv, ".tsv": _read_csv, ".npy": _read_npy, ".npz": _read_npz, ".parquet": _read_parquet}
+    if path.suffix.lower() not in readers:
+        raise ValueError(f"{path}: cannot read {path.suffix or 'a file without extension'}; pass {', '.join(readers)}")
+    table = readers[path.suffix.lower()](path, classes)
+    if table.values.ndim != 2 or 0 in table.values.shape:
+        raise ValueError(f"{path}: has shape {table.values.shape}; pass one row per example and one column per class")
+    for what, names, size in (("ids", table.ids, len(table.values)), ("classes", table.classes, table.values.shape[1])):
+        if names is not None and len(names) != size:
+            raise ValueError(f"{path}: {len(names)} {what} for {size}; pass as many")
+        if names is not None and len(set(names)) < len(names):
+            raise ValueError(f'{path}: {what} are not distinct, "{Counter(names).most_common(1)[0][0]}" occurs twice')
+    return table
+
+
+def align(table: Table, like: Table) -> Table:
+    """The table with its rows and columns in the order of `like`: by name where both have names, else by position."""
+    values, classes, ids = table.values, table.classes or like.classes, table.ids or like.ids
+    if table.classes and like.classes:
+        place = {name: k for k, name in enumerate(table.classes)}
+        for name in like.classes:
+            if name not in place:
+                raise ValueError(f'{table.path}: column "{name}" is missing, {like.path} has it')
+        for name in set(table.classes) - set(like.classes):
+            raise ValueError(f'{table.path}: column "{name}" is not in {like.path}; drop it')
+        values, classes = values[:, [place[name] for name in like.classes]], like.classes
+    if table.ids and like.ids:
+        place = {name: k for k, name in enumerate(table.ids)}
+        lost = [name for name in like.ids if name not in place]
+        if lost:
+            raise ValueError(f'{table.path}: {len(lost)} ids of {like.path} are missing, the first is "{lost[0]}"')
+        extra = len(table.ids) - len(like.ids)
+        if extra:
+            known = set(like.ids)
+            first = next(name for name in table.ids if name not in known)
+            raise ValueError(f'{table.path}: {extra} ids are not in {like.path}, the first is "{first}"')
+        values, ids = values[[place[name] for name in like.ids]], like.ids
+    if len(values) != len(like.values):
+        raise ValueError(
+            f"{table.path}: {len(values)} rows, {like.path} has {len(like.values)}; pass the same examples"
+        )
+    if values.shape[1] != like.values.shape[1]:
+        raise ValueError(f"{table.path}: {values.shape[1]} columns, {like.path} has {like.values.shape[1]}")
+    return Table(table.path, values, classes, ids)
+
+
+def _read_csv(path: Path, classes: tuple[str, ...] | None) -> Table:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = [row for row in csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ",") if row]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path}: is no CSV in UTF-8 ({error})") from None
+    if len(rows) < 2:
+        raise ValueError(f"{path}: has {len(rows)} lines; pass a header with the class names and a line per example")
+    header = [cell.strip() for cell in rows[0]]
+    for number, row in enumerate(rows, 1):
+        if len(row) != len(header):
+            raise ValueError(f"{path}: line {number} has {len(row)} cells, the header {len(header)}")
+    if all(map(_is_number, header)) and (len(set(header)) < len(header) or not all(h.isdigit() for h in header)):
+        raise ValueError(f"{path}: its first line is numbers; begin with a header that names the classes")
+    named = [k for k, name in enumerate(header) if name.lower() in ID_COLUMNS]
+    key = named[0] if named else 0 if not all(_is_number(row[0]) or not row[0].strip() for row in rows[1:]) else None
+    ids = None if key is None else tuple(row[key].strip() for row in rows[1:])
+    columns = [k for k in range(len(header)) if k != key]
+    names = tuple(header[k] for k in columns)
+    if names == (_LISTED,) and key is not None:
+        return _from_lists(path, [row[columns[0]] for row in rows[1:]], classes, ids)
+    cells = np.array([[row[k].strip() or "nan" for k in columns] for row in rows[1:]]).reshape(len(rows) - 1, -1)
+    return Table(path, _numbers(path, cells, names), names, ids)
+
+
+def _from_lists(path: Path, cells: list[str], classes: tuple[str, ...] | None, ids: Any) -> Table:
+    listed = [[name.strip() for name in cell.split(";") if name.strip()] for cell in cells]
+    classes = classes or tuple(sorted({name for names in listed for name in names}))
+    place = {name: k for k, name in enumerate(classes)}
+    values = np.zeros((len(listed), len(classes)), np.float32)
+    for row, names in enumerate(listed):
+        for name in names:
+            if name not in place:
+                raise ValueError(f'{path}: line {row + 2} lists "{name}", which is none of {", ".join(classes)[:80]}')
+            values[row, place[name]] = 1
+    return Table(path, values, classes, ids)
+
+
+def _numbers(path: Path, cells: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
+    try:
+        return cells.astype(np.float32)
+    except ValueError:
+        row, column = next(place for place in np.argwhere(np.ones(cells.shape, bool)) if not _is_number(cells[*place]))
+        cell = str(cells[row, column])
+        raise ValueError(f'{path}: line {row + 2}, column "{names[column]}" is "{cell}"; write a number') from None
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _read_npy(path: Path, classes: tuple[str, ...] | None) -> Table:
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise ValueError(f"{path}: is no npy file of numbers ({error})") from None
+    return Table(path, _real(path, array), None, None)
+
+
+def _read_npz(path: Path, classes: tuple[str, ...] | None) -> Table:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = dict(archive)
+    except Exception as error:  # zipfile, zlib and numpy each have their own
+        raise ValueError(f"{path}: is no npz file of arrays without pickle ({error})") from None
+    known = [name for name in ("labels", "probs", "features") if name in arrays]
+    known = known or [name for name, array in arrays.items() if array.ndim == 2]
+    if len(known) != 1:
+        raise ValueError(f"{path}: holds {', '.join(arrays) or 'nothing'}; name one array labels, probs or features")
+    names = {what: arrays.get(what) for what in ("classes", "ids", "names")}
+    classes, ids, also = (None if x is None else tuple(map(str, x.tolist())) for x in names.values())
+    return Table(path, _real(path, arrays[known[0]]), classes, ids or also)
+
+
+def _read_parquet(path: Path, classes: tuple[str, ...] | None) -> Table:
+    try:
+        import pandas as pd
+
+        frame = pd.read_parquet(path)
+    except ImportError:
+        raise ValueError(f"{path}: parquet needs pandas and pyarrow; pip install pandas pyarrow") from None
+    except Exception as error:  # pyarrow has its own
+        raise ValueError(f"{path}: is no parquet file ({error})") from None
+    named = [c for c in frame.columns if str(c).lower() in ID_COLUMNS]
+    first = frame.columns[:1].tolist()
+    key = named[:1] or [c for c in first if frame[c].dtype.kind not in "biuf"]
+    ids = tuple(map(str, frame[key[0]])) if key else None
+    frame = frame.drop(columns=key)
+    for column, dtype in frame.dtypes.items():
+        if dtype.kind not in "biuf":
+            raise ValueError(f'{path}: column "{column}" has dtype {dtype}; write numbers')
+    return Table(path, frame.to_numpy(np.float32, na_value=np.nan), tuple(map(str, frame.columns)), ids)
+
+
+def _real(path: Path, array: np.ndarray) -> np.ndarray:
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"{path}: has dtype {array.dtype}; pass real numbers")
+    return array.astype(np.float32)

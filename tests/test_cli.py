@@ -1,0 +1,263 @@
+import csv
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+from simulate import flip
+
+from mlt_jax.cli import main
+from mlt_jax.estimator import TransitionEstimate
+from mlt_jax.tabular import align, read_table
+
+CLASSES = ["cat", "dog", "<script>alert(1)</script>", "naïve, with a comma"]
+N = 3000
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    probs = 1 / (1 + np.exp(-rng.normal(-1, 3, (N, 4))))
+    clean = (rng.random((N, 4)) < probs).astype(np.uint8)
+    return flip(rng, clean, 0.1, 0.2), probs.astype(np.float32), [f"img{i:04d}" for i in range(N)]
+
+
+@pytest.fixture
+def files(data, tmp_path):
+    """labels.csv and probs.csv, the second in another order of rows and columns; T as if from an earlier audit."""
+    labels, probs, ids = data
+    pd.DataFrame(labels, columns=CLASSES, index=pd.Index(ids, name="id")).to_csv(tmp_path / "labels.csv")
+    frame = pd.DataFrame(probs, columns=CLASSES, index=pd.Index(ids, name="image"))
+    frame[CLASSES[::-1]].iloc[::-1].to_csv(tmp_path / "probs.csv")
+    T = np.tile([[0.9, 0.1], [0.2, 0.8]], (4, 1, 1)).astype(np.float32)
+    zero = np.zeros(4, np.int32)
+    TransitionEstimate(T, T[:, 0, 1], T[:, 0], zero, zero, T[:, 0, 1]).save(tmp_path / "T.npz")
+    return tmp_path
+
+
+def audit(files, *more, labels="labels.csv", probs="probs.csv"):
+    return main(["audit", str(files / labels), str(files / probs), "--out", str(files / "r.html"),
+                 "--transition", str(files / "T.npz"), *map(str, more)])  # fmt: skip
+
+
+def complaint(capsys):
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("mlt: ")
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+def test_an_audit_prints_the_classes_and_writes_page_csv_json_and_T(files, data, capsys):
+    assert audit(files) == 0
+    out = capsys.readouterr().out
+    assert "falsely given, %" in out
+    assert all(name[:30] in out for name in CLASSES)
+    with (files / "r.issues.csv").open(newline="", encoding="utf-8") as file:
+        issues = list(csv.DictReader(file))
+    wrong = [float(row["p_wrong"]) for row in issues]
+    assert wrong == sorted(wrong, reverse=True)
+    labels, probs, ids = data
+    for row in issues:  # rows and columns were matched by name
+        cell = ids.index(row["example"]), CLASSES.index(row["class"])
+        assert labels[cell] == int(row["given"]) != int(row["suggested"])
+        assert abs(probs[cell] - labels[cell]) > 0.3
+    summary = json.loads((files / "r.json").read_text())
+    assert summary["suspects"] == len(issues) == sum(entry["suspects"] for entry in summary["classes"].values())
+    assert list(summary["classes"]) == CLASSES
+    assert TransitionEstimate.load(files / "r.transition.npz").T.shape == (4, 2, 2)
+    page = (files / "r.html").read_text(encoding="utf-8")
+    assert "<script>alert(1)" not in page
+    assert "&lt;script&gt;alert(1)" in page
+
+
+def test_T_is_estimated_unless_it_is_given(files, capsys):
+    assert main(["audit", str(files / "labels.csv"), str(files / "probs.csv"), "--out", str(files / "r.html")]) == 0
+    assert "posterior" in capsys.readouterr().out
+    classes = json.loads((files / "r.json").read_text())["classes"]
+    assert all(abs(entry["rho_neg"] - 0.1) < 0.08 and abs(entry["rho_pos"] - 0.2) < 0.15 for entry in classes.values())
+    assert all(low <= entry["rho_neg"] <= high for entry in classes.values() for low, high in [entry["interval_neg"]])
+
+
+@pytest.mark.parametrize("form", ["npy", "npz", "parquet", "tsv", "lists"])
+def test_other_forms_of_the_same_table_give_the_same_issues(files, data, form, capsys):
+    labels, probs, ids = data
+    assert audit(files) == 0
+    expected = (files / "r.issues.csv").read_text(encoding="utf-8")
+    frame = pd.DataFrame(labels, columns=CLASSES, index=pd.Index(ids, name="id"))
+    if form == "npy":
+        np.save(files / "labels.npy", labels)
+        pd.DataFrame(probs, columns=CLASSES, index=pd.Index(ids, name="id")).to_csv(files / "probs.csv")
+    elif form == "npz":
+        np.savez(files / "labels.npz", labels=labels, classes=np.array(CLASSES), ids=np.array(ids))
+    elif form == "parquet":
+        pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+        frame.reset_index().to_parquet(files / "labels.parquet")
+    elif form == "tsv":
+        frame.to_csv(files / "labels.tsv", sep="\t")
+    else:
+        names = [";".join(np.array(CLASSES)[row == 1]) for row in labels]
+        pd.DataFrame({"id": ids, "labels": names}).to_csv(files / "labels2.csv", index=False)
+        # Classes are then in the order of the predictions.
+        pd.DataFrame(probs, columns=CLASSES, index=pd.Index(ids, name="id")).to_csv(files / "probs.csv")
+    assert audit(files, labels="labels2.csv" if form == "lists" else f"labels.{form}") == 0
+    assert (files / "r.issues.csv").read_text(encoding="utf-8") == expected
+
+
+def test_an_empty_cell_is_a_label_nobody_gave(files):
+    lines = (files / "labels.csv").read_text().splitlines()
+    lines[1:200] = [",".join([line.split(",")[0], "", *line.split(",")[2:]]) for line in lines[1:200]]
+    (files / "labels.csv").write_text("\n".join(lines) + "\n")
+    assert audit(files) == 0
+    blank = {f"img{i:04d}" for i in range(199)}
+    with (files / "r.issues.csv").open(newline="") as file:
+        assert not [row for row in csv.DictReader(file) if row["class"] == "cat" and row["example"] in blank]
+
+
+def broken(files, name):
+    """Makes one thing wrong; the arguments of the command and what it must say."""
+    labels = pd.read_csv(files / "labels.csv")
+    probs = pd.read_csv(files / "probs.csv")
+    more: list[str] = []
+    if name == "missing column":
+        probs.drop(columns="dog").to_csv(files / "probs.csv", index=False)
+        said = 'probs.csv: column "dog" is missing'
+    elif name == "extra column":
+        probs.assign(cow=0.5).to_csv(files / "probs.csv", index=False)
+        said = 'probs.csv: column "cow" is not in'
+    elif name == "lengths":
+        probs.drop(columns="image").iloc[:-3].to_csv(files / "probs.csv", index=False)
+        said = "probs.csv: 2997 rows"
+    elif name == "range":
+        probs.loc[5, "dog"] = 1.7
+        probs.to_csv(files / "probs.csv", index=False)
+        said = '"img2994", column "dog" is 1.7; pass probabilities in [0, 1]'
+    elif name == "ids":
+        probs.replace({"image": {"img0007": "img9999"}}).to_csv(files / "probs.csv", index=False)
+        said = "1 ids of"
+    elif name == "twice":
+        probs.replace({"image": {"img0007": "img0008"}}).to_csv(files / "probs.csv", index=False)
+        said = '"img0008" occurs twice'
+    elif name == "words":
+        labels.astype({"cat": object}).replace({"cat": {1: "yes"}}).to_csv(files / "labels.csv", index=False)
+        said = 'column "cat" is "yes"; write a number'
+    elif name == "codes":
+        labels.replace({"dog": {0: -1}}).to_csv(files / "labels.csv", index=False)
+        said = "is -1.0; pass 0 or 1"
+    elif name == "no header":
+        np.savetxt(files / "labels.csv", labels[CLASSES].to_numpy(), fmt="%d", delimiter=",")
+        said = "its first line is numbers"
+    elif name == "ragged":
+        (files / "labels.csv").write_text("id,cat,dog\na,1,0\nb,1\n")
+        said = "line 3 has 2 cells, the header 3"
+    elif name == "binary":
+        (files / "labels.csv").write_bytes(b"\xff\xfe\x00\x01" * 50)
+        said = "no CSV in UTF-8"
+    elif name == "no file":
+        (files / "labels.csv").unlink()
+        said = "no such file"
+    elif name == "images":
+        more = ["--images", str(files)]
+        said = 'no image is named like an id such as "img0000"'
+    elif name == "threshold":
+        more = ["--threshold", "2"]
+        said = "--threshold: 2.0"
+    else:
+        more = ["--coding", "xy"]
+        said = "--coding: 'xy' is unknown"
+    return more, said
+
+
+WRONG = ("missing column", "extra column", "lengths", "range", "ids", "twice", "words", "codes", "no header", "ragged",
+         "binary", "no file", "images", "threshold", "coding")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_file_gets_one_clear_line_and_exit_code_2(files, capsys, name):
+    more, said = broken(files, name)
+    assert audit(files, *more) == 2
+    assert said in complaint(capsys)
+
+
+def test_predictions_may_be_features(files, data, capsys):
+    np.save(files / "x.npy", np.log(data[1] / (1 - data[1])))
+    arguments = ["audit", str(files / "labels.csv"), "--features", str(files / "x.npy"), "--out", str(files / "r.html")]
+    assert main([*arguments, "--transition", str(files / "T.npz")]) == 0
+    assert (files / "r.html").stat().st_size > 20_000
+    capsys.readouterr()
+    assert main(["audit", str(files / "labels.csv")]) == 2
+    assert "no predictions" in complaint(capsys)
+
+
+def test_thumbnails_come_from_a_folder(files, data):
+    (files / "pictures").mkdir()
+    for name in data[2][:50]:
+        Image.new("RGB", (40, 30), "red").save(files / "pictures" / f"{name}.png")
+    assert audit(files, "--images", files / "pictures") == 0
+    assert "data:image/png;base64" in (files / "r.html").read_text()
+
+
+def test_decisions_are_applied_and_only_those(files, data, capsys):
+    labels, _, ids = data
+    assert audit(files) == 0
+    with (files / "r.issues.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    rows[0]["decision"], rows[1]["decision"], rows[2]["decision"] = "flip", "keep", "Wrong"
+    pd.DataFrame(rows).to_csv(files / "decisions.csv", index=False)
+    out = files / "new.csv"
+    apply = ["apply", str(files / "labels.csv"), str(files / "decisions.csv"), "--out", str(out)]
+    assert main(apply) == 0
+    table = read_table(out)
+    assert table.ids == tuple(ids)
+    changed = np.argwhere(table.values != labels)
+    wanted = [[ids.index(row["example"]), CLASSES.index(row["class"])] for row in (rows[0], rows[2])]
+    assert sorted(changed.tolist()) == sorted(wanted)
+    assert main([*apply, "--above", "0.9"]) == 0
+    likely = sum(float(row["p_wrong"]) > 0.9 for row in rows[3:])
+    assert (read_table(out).values != labels).sum() == 2 + likely > 2
+    capsys.readouterr()
+    rows[3]["decision"] = "perhaps"
+    pd.DataFrame(rows).to_csv(files / "decisions.csv", index=False)
+    assert main(apply) == 2
+    assert 'line 5 decides "perhaps"' in complaint(capsys)
+
+
+def test_decisions_about_other_labels_are_refused(files, capsys):
+    (files / "d.csv").write_text("example,class,given,decision\nimg0000,cow,1,flip\n")
+    assert main(["apply", str(files / "labels.csv"), str(files / "d.csv")]) == 2
+    assert 'class "cow", not in' in complaint(capsys)
+    (files / "d.csv").write_text("example,class\nimg0000,cat\n")
+    assert main(["apply", str(files / "labels.csv"), str(files / "d.csv")]) == 2
+    assert "is missing; pass the issues CSV" in complaint(capsys)
+
+
+def test_tables_without_names_go_by_position(tmp_path):
+    values = np.random.default_rng(0).random((5, 3)).astype(np.float32)
+    np.save(tmp_path / "a.npy", values)
+    pd.DataFrame(values, columns=["0", "1", "2"]).to_csv(tmp_path / "b.csv", index=False)
+    plain, named = read_table(tmp_path / "a.npy"), read_table(tmp_path / "b.csv")
+    assert named.classes == ("0", "1", "2")  # digits are names, too
+    both = align(plain, named)
+    assert both.classes == named.classes
+    np.testing.assert_allclose(both.values, named.values, rtol=1e-6)
+
+
+def test_pickled_arrays_are_refused(tmp_path):
+    np.save(tmp_path / "a.npy", np.array([{"evil": 1}], dtype=object))
+    with pytest.raises(ValueError, match="no npy file of numbers"):
+        read_table(tmp_path / "a.npy")
+
+
+def test_a_run_without_a_page_is_said_in_one_line(tmp_path, capsys):
+    assert main(["report", str(tmp_path / "none")]) == 2
+    assert "no such run folder" in complaint(capsys)
+
+
+def test_the_command_exists_and_explains_itself():
+    done = subprocess.run([sys.executable, "-m", "mlt_jax.cli", "--help"], capture_output=True, text=True, check=True)
+    assert all(word in done.stdout for word in ("audit", "apply", "report"))
+    wrong = subprocess.run([sys.executable, "-m", "mlt_jax.cli", "audit"], capture_output=True, text=True)
+    assert wrong.returncode == 2

@@ -1,0 +1,97 @@
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from simulate import unbiased
+
+from mlt_jax import TransitionEstimate, estimate_all, processes
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Label files, the labels and the selection."""
+    labels, selected = unbiased(np.random.default_rng(0), n=3001, q=10, keep=0.9)
+    sp.save_npz(tmp_path / "labels.npz", sp.csr_array(labels))
+    sp.save_npz(tmp_path / "unselected.npz", sp.csr_array(~selected))
+    np.save(tmp_path / "labels.npy", labels)
+    np.save(tmp_path / "selected.npy", selected)
+    return tmp_path, labels, selected
+
+
+@pytest.fixture
+def start():
+    """Starts process k of 2; ends it if the test does not."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    begun = []
+
+    def begin(k, words):
+        join = ["--coordinator", f"127.0.0.1:{port}", "--num-processes", "2", "--process-id", str(k)]
+        more = {"PYTHONPATH": str(ROOT), "XLA_FLAGS": ""}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        begun.append(subprocess.Popen([sys.executable, *words, *join], env=os.environ | more, **pipes))
+        return begun[-1]
+
+    yield begin
+    for process in begun:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("names", [("labels.npz", "--unselected", "unselected.npz"),
+                                   ("labels.npy", "--selected", "selected.npy")], ids=["sparse", "dense"])  # fmt: skip
+def test_two_processes_that_count_half_each_give_the_result_of_one(files, start, names):
+    folder, labels, selected = files
+    words = [str(ROOT / "experiments" / "estimate.py"), "--labels", str(folder / names[0]), names[1],
+             str(folder / names[2]), "--out", str(folder / "T.npz")]  # fmt: skip
+    pair = [start(k, words) for k in (0, 1)]
+    for process in pair:
+        _, err = process.communicate()
+        assert process.returncode == 0, err
+    found, expected = TransitionEstimate.load(folder / "T.npz"), estimate_all(labels, selected)
+    for name in ("T", "prior", "status", "partners", "residual"):
+        np.testing.assert_allclose(getattr(found, name), getattr(expected, name), atol=1e-6, rtol=1e-5, err_msg=name)
+
+
+# Joins, then process 1 kills itself where it is told to; process 0 must not wait for ever.
+VICTIM = """
+import os, signal
+import tyro
+from mlt_jax import processes
+import numpy as np
+def main(when: str, coordinator: str, num_processes: int, process_id: int):
+    processes.join(coordinator, num_processes, process_id, timeout=10)
+    processes.add_up(np.ones(3, np.int32))  # all is well
+    print("joined", flush=True)
+    if process_id == 1:
+        if when == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        processes._meet(30)  # comes to the meeting and dies instead of adding
+        os.kill(os.getpid(), signal.SIGKILL)
+    processes.add_up(np.ones((2000, 2000), np.int32), timeout=5)
+tyro.cli(main)
+"""
+
+
+@pytest.mark.parametrize(("when", "expected"), [("before", "TimeoutError"), ("while adding", "ConnectionError")])
+def test_a_process_that_dies_gives_the_other_a_clear_error_in_bounded_time(start, when, expected):
+    pair = [start(k, ["-c", VICTIM, "--when", when]) for k in (0, 1)]
+    assert pair[1].wait() == -signal.SIGKILL
+    _, err = pair[0].communicate(timeout=100)  # much more than the limits the processes were given
+    assert pair[0].returncode != 0
+    assert expected in err
+    assert "start all again" in err
+
+
+def test_alone_nothing_is_added():
+    table = np.arange(3)
+    assert processes.add_up(table) is table
