@@ -181,7 +181,7 @@ def _about(options: Options, table: Table) -> list[str]:
 NOTES: Mapping[str, list[str]] = {
     "ablation2": [
         "Examples drawn from VOC2007 trainval and test and VOC2012 trainval together (21,503). Every class counts; the "
-        "paper's code leaves out classes with fewer than 50 selected positives, which may be why n=1000 is so low there."
+        "paper's code leaves out classes with fewer than 50 selected positives, perhaps why n=1000 is so low there."
     ],
     "ablation_n1": [
         "Mean error over single partners with a valid system, labels A being the bold rows of validation_coco; told "
