@@ -1,6 +1,8 @@
 # Each goal sets up .venv by itself from a fresh clone; PYTHON picks the interpreter.
 PYTHON ?= python3
 BIN := .venv/bin
+# A process per core: tests mostly compile, which takes one core. A file's tests stay together, with their fixtures.
+PYTEST := $(BIN)/pytest -n auto --dist loadfile
 
 .PHONY: demo test slow lint docs clean
 
@@ -8,10 +10,10 @@ demo: .venv/ready
 	$(BIN)/python experiments/run.py
 
 test: lint
-	$(BIN)/pytest
+	$(PYTEST)
 
 slow: .venv/ready
-	$(BIN)/pytest -m slow
+	$(PYTEST) -m slow
 
 docs: .venv/ready
 	$(BIN)/python docs/api.py
