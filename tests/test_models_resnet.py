@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mlt_jax import models
-from mlt_jax.models import layers
+from mlt_jax.models import cpu, layers
 from mlt_jax.models.resnet import SHAPES, Block, How
 
 KEY = jax.random.key(0)
@@ -273,3 +273,10 @@ def test_tuning_leaves_the_choices_of_the_user_alone():
     assert flags(XLA_FLAGS=own) == own
     other = "--xla_force_host_platform_device_count=2"
     assert flags(XLA_FLAGS=other).startswith(f"{other} --xla_cpu_experimental_ynn_fusion_type=")
+
+
+def test_a_machine_has_only_cpus_unless_a_plugin_or_the_user_says_otherwise(monkeypatch):
+    for chosen, plugins, alone in [("", [], True), ("", ["cuda"], False), ("cpu", ["cuda"], True), ("cuda", [], False)]:
+        monkeypatch.setenv("JAX_PLATFORMS", chosen)
+        monkeypatch.setattr(cpu, "entry_points", lambda group, found=plugins: found)
+        assert cpu.alone() is alone

@@ -142,6 +142,10 @@ def test_a_run_from_the_command_line_writes_and_prints_everything(features, tmp_
     assert list((tmp_path / "seed0" / "events").glob("events.*"))
     table = (tmp_path / "seed0" / "transition.csv").read_text().splitlines()
     assert [row.split(",")[0] for row in table] == ["class", *"abcde"]
+    with np.load(tmp_path / "seed0" / "weights.npz") as weights:
+        assert {name: weights[name].shape[-1] for name in weights} == {"head.kernel": 5, "head.bias": 5}
+    assert f"page: {tmp_path / 'report.html'}" in out
+    assert "Noise per class" in (tmp_path / "report.html").read_text()
     summary = json.loads((tmp_path / "results.json").read_text())
     assert len(summary["seeds"]) == 2
     scores = [seed["test"]["standard"]["OF1"] for seed in summary["seeds"]]
