@@ -287,8 +287,9 @@ def solve_rows(
         mesh = Mesh(mesh.devices, mesh.axis_names)  # whatever its axis types, XLA lays out the inputs
     if mesh is not None and rows % mesh.size:  # shards have equal sizes; the last row is solved several times
         take = np.minimum(np.arange(-(-rows // mesh.size) * mesh.size), rows - 1)
-        pick = lambda x: x[take] if len(x) == rows else x  # noqa: E731
-        tables, rank, fallback, classes = jax.tree.map(pick, (tables, rank, fallback, classes))
+        tables, rank, fallback, classes = jax.tree.map(
+            lambda x: x[take] if len(x) == rows else x, (tables, rank, fallback, classes)
+        )
     look = _evidence if isinstance(tables.both, jax.core.Tracer) else _fast_evidence
     evidence = look(tables, rank, classes, aggregate=aggregate, assume=assume, mesh=mesh)
     found = _estimate(*evidence, fallback, min_selected=min_selected)
