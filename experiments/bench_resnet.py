@@ -1,15 +1,23 @@
-"""ResNet-50 images per second, ours against PyTorch: forward and train step, in one process, taking turns.
+"""ResNet-50 images per second, ours against PyTorch: forward and train step, each in a process of its own, in turns.
 
     python experiments/bench_resnet.py                 # needs `pip install torch==2.13.0` (the CPU build)
 
 Float32 on 2 cores, 224 px, batch 16, batch norm in training mode for the train step (cross-entropy, SGD with momentum
-0.9). Each round times every contender once, so that what else the machine does hits all alike; the table gives the
-median over rounds and the ratio to PyTorch (channels last) in images per second: above 1 is faster than PyTorch.
+0.9). Each round times every contender once while the others wait, so that what else the machine does hits all alike;
+the table gives the median over rounds and the ratio to PyTorch (channels last) in images per second: above 1 is faster
+than PyTorch.
+
+- torch: as it comes; torch-kept: with the allocator settings of `models.cpu.tune`, which are ours but help it too.
+- lax, matmul: ours, as `experiments/run.py` sets it up on a machine without an accelerator; lax-plain, matmul-plain:
+  without `tune`.
 """
 
 import argparse
+import multiprocessing as mp
+import os
 import time
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from typing import Any
 
 import jax
@@ -105,43 +113,59 @@ def jax_steps(images: np.ndarray, labels: np.ndarray, conv: str) -> dict[str, Ca
     return {"forward": lambda: predict(model.params, model.stats).block_until_ready(), "train": train}
 
 
+def contend(name: str, turns: Connection, batch: int, size: int) -> None:
+    """A contender's process: does the job it is told and says how long it took."""
+    if name in ("lax", "matmul", "torch-kept"):
+        cpu.tune()
+    torch.set_num_threads(os.cpu_count() or 1)
+    rng = np.random.default_rng(0)
+    images = rng.normal(size=(batch, size, size, 3)).astype(np.float32)
+    labels = rng.integers(0, 1000, batch)
+    is_torch = name.startswith("torch")
+    steps = torch_steps(images, labels) if is_torch else jax_steps(images, labels, name.removesuffix("-plain"))
+    while (job := turns.recv()) is not None:
+        start = time.perf_counter()
+        steps[job]()
+        turns.send(time.perf_counter() - start)
+
+
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--size", type=int, default=224)
-    parser.add_argument("--threads", type=int, default=2, help="of PyTorch; XLA takes all cores")
     parser.add_argument("--jobs", nargs="+", default=["forward", "train"])
-    parser.add_argument("--convs", nargs="+", default=["lax", "matmul"])
-    parser.add_argument("--no-tune", action="store_true", help="leave XLA and malloc (of both) at their defaults")
+    names = ["torch", "torch-kept", "lax", "matmul", "lax-plain", "matmul-plain"]
+    parser.add_argument(
+        "--contenders", nargs="+", default=names, choices=names, help="PyTorch as it comes is always in"
+    )
     args = parser.parse_args()
-    print("tuned:", ", ".join([] if args.no_tune else cpu.tune()) or "nothing")
-    torch.set_num_threads(args.threads)
-    rng = np.random.default_rng(0)
-    images = rng.normal(size=(args.batch, args.size, args.size, 3)).astype(np.float32)
-    labels = rng.integers(0, 1000, args.batch)
-    contenders = {"torch": torch_steps(images, labels)}
-    contenders |= {conv: jax_steps(images, labels, conv) for conv in args.convs}
     print(f"torch {torch.__version__}, jax {jax.__version__}, batch {args.batch}, {args.size} px, {args.rounds} rounds")
+    spawn, pipes = mp.get_context("spawn"), {}
+    for name in dict.fromkeys(["torch", *args.contenders]):
+        pipes[name], theirs = spawn.Pipe()
+        spawn.Process(target=contend, args=(name, theirs, args.batch, args.size), daemon=True).start()
     for job in args.jobs:
-        seconds: dict[str, list[float]] = {name: [] for name in contenders}
-        for turn in range(-1, args.rounds):  # the first turn compiles
-            for name, steps in contenders.items():
-                start = time.perf_counter()
-                steps[job]()
+        seconds: dict[str, list[float]] = {name: [] for name in pipes}
+        for turn in range(-2, args.rounds):  # the first turns compile and warm up
+            for name, pipe in pipes.items():
+                pipe.send(job)
+                taken = pipe.recv()
                 if turn >= 0:
-                    seconds[name].append(time.perf_counter() - start)
+                    seconds[name].append(taken)
         reference = np.array(seconds["torch"])
         for name, taken in seconds.items():
             rounds = np.quantile(reference / np.array(taken), (0.25, 0.75))
             speed, best = args.batch / np.median(taken), args.batch / min(taken)
             print(
-                f"{job:8s} {name:7s} {speed:6.1f} images/s (best {best:6.1f})   x torch: "
+                f"{job:8s} {name:12s} {speed:6.1f} images/s (best {best:6.1f})   x torch: "
                 f"{np.median(reference) / np.median(taken):.2f} median, {min(reference) / min(taken):.2f} best, "
                 f"quartiles {rounds[0]:.2f} to {rounds[1]:.2f}",
                 flush=True,
             )
+    for pipe in pipes.values():
+        pipe.send(None)
 
 
 if __name__ == "__main__":
