@@ -15,6 +15,7 @@ from mlt_jax.lines import ANY_ORDER, sums
 _MAX_STEPS, _TOLERANCE, _VARIANCE_FLOOR = 10, 1e-2, 5e-4
 _FEWEST = 10
 _TWO_MEANS_STEPS = 100
+_FIRST_CUTS = (1 / 16, 1 / 8, 1 / 4, 3 / 8, 1 / 2, 3 / 4)  # of the range; most losses are small
 _BYTES_PER_CELL = 24  # what a fit holds per example besides the losses
 _CELLS_AT_ONCE = 2**19
 
@@ -137,7 +138,7 @@ def fit_mixture(x: Float[Array, "n"], member: Bool[Array, "n"]) -> Mixture:
     m = member.astype(x.dtype)
     low = jnp.min(x, where=member, initial=jnp.inf)
     high = jnp.max(x, where=member, initial=-jnp.inf)
-    cut = _two_means_cut(x, m, (jnp.minimum(low, 1) + jnp.maximum(high, 0)) / 2)
+    cut = _two_means_cut(x, m, jnp.minimum(low, 1), jnp.maximum(high, 0))
     z = x - cut
     whole = jnp.stack(sums(m, m * z, m * z**2))
     size = jnp.maximum(whole[0], 1)
@@ -172,21 +173,30 @@ def fit_mixture(x: Float[Array, "n"], member: Bool[Array, "n"]) -> Mixture:
     return Mixture(mixture.weight[order], mixture.mean[order], mixture.variance[order], fitted)
 
 
-def _two_means_cut(x: Float[Array, "n"], m: Float[Array, "n"], middle: Float[Array, ""]) -> Float[Array, ""]:
-    """Where two clusters part: Lloyd's steps from the ends of the range until the cut stands still."""
+def _two_means_cut(x: Float[Array, "n"], m: Float[Array, "n"], low: Scalar, high: Scalar) -> Float[Array, ""]:
+    """Where two clusters part: Lloyd's steps until the cut stands still, from the best of some cuts of the range."""
     size, total = sums(m, m * x)
+
+    def above(*cuts: Scalar) -> tuple[Array, Array]:
+        """Number and sum of the members above each cut."""
+        upper = [m * (x > cut).astype(x.dtype) for cut in cuts]
+        found = jnp.stack(sums(*upper, *(u * x for u in upper)))
+        return found[: len(cuts)], found[len(cuts) :]
 
     def step(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         cut, _, count = carry
-        above = m * (x > cut).astype(x.dtype)
-        number, upper = sums(above, above * x)
+        (number,), (upper,) = above(cut)
         centres = (total - upper) / jnp.maximum(size - number, 1), upper / jnp.maximum(number, 1)
         return (centres[0] + centres[1]) / 2, cut, count + 1
 
     def goes_on(carry: tuple[Array, Array, Array]) -> Array:
         return (carry[0] != carry[1]) & (carry[2] < _TWO_MEANS_STEPS)
 
-    return jax.lax.while_loop(goes_on, step, (middle, middle - 1, jnp.array(0)))[0]
+    cuts = low + (high - low) * jnp.array(_FIRST_CUTS, x.dtype)
+    number, upper = above(*cuts)
+    spread = upper**2 / jnp.maximum(number, 1) + (total - upper) ** 2 / jnp.maximum(size - number, 1)
+    start = cuts[jnp.argmax(spread)]
+    return jax.lax.while_loop(goes_on, step, (start, start - 1, jnp.array(0)))[0]
 
 
 def _log_joint(mixture: Mixture, x: Float[Array, "n"]) -> tuple[Float[Array, "n"], Float[Array, "n"]]:

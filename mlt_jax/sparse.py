@@ -1,7 +1,7 @@
 """Counting sparse labels: the tables of a block of classes at a time, without ever forming n x q cells.
 
-With M the cells whose selection is written down, either the selected or the unselected ones, and V those of them that
-are positives, every table follows from `Y'Y`, `V'Y` and `M'Y`: one sum of label lists per class.
+Every table is a sum of lists: of the labels of a class's examples, of its selected examples, and (for the negatives)
+of the mask's cells. Short lists are copied and added up in the cache by scipy's own loops.
 """
 
 import os
@@ -17,25 +17,21 @@ from jaxtyping import Int32
 
 from mlt_jax.cooccurrence import Tables
 
-# Classes whose tables are worked on at once, by each thread: their rows should stay in the cache.
-_CLASSES_AT_ONCE = 32
-_PADDED = 3  # how many times more numbers padded label lists may hold
+_CLASSES_AT_ONCE = 128  # whose lists are added up at once, by each thread
 _BYTES_PER_PAIR = 16  # three 32-bit tables, and room for what is made of them
 
 
 class SparseLabels(NamedTuple):
-    """Checked sparse labels of n examples and q classes, by example and by class; `as_sparse_labels` makes them."""
+    """Checked sparse labels of n examples and q classes; `as_sparse_labels` makes them."""
 
-    by_example: Any  # csr_array (n, q) of int32 ones
+    by_example: Any  # csr_array (n, q) of int8 ones
     by_class: Any  # csc_array of the same
-    padded: Int32[np.ndarray, "n w"] | None  # the classes of each example, then zeros; None if that were mostly zeros
 
 
 class SparseMask(NamedTuple):
     """Which cells are selected: those listed, or all others."""
 
-    cells: Any  # csc_array, or array (n, q)
-    listed: int  # cells with this value are listed: 1, or 0 in an array that is mostly 1
+    cells: Any  # csr_array (n, q) of int8 ones
     selected: bool  # whether the listed cells are the selected ones
 
 
@@ -43,20 +39,8 @@ def as_sparse_labels(labels: Any) -> SparseLabels:
     """scipy.sparse 0/1 labels (n, q) in checked form."""
     if 0 in labels.shape or labels.ndim != 2:
         raise ValueError(f"labels: shape {labels.shape}; pass (n, q), at least one example and one class")
-    by_class = _cells(labels, "labels", "0 or 1")
-    by_class = sp.csc_array((np.ones(by_class.nnz, np.int32), by_class.indices, by_class.indptr), shape=by_class.shape)
-    by_example = by_class.tocsr()
-    return SparseLabels(by_example, by_class, _padded(by_example))
-
-
-def _padded(by_example: Any) -> Int32[np.ndarray, "n w"] | None:
-    sizes = np.diff(by_example.indptr)
-    width = int(sizes.max())
-    if width * len(sizes) > _PADDED * by_example.nnz:
-        return None
-    padded = np.zeros((len(sizes), width), np.int32)
-    padded[np.arange(width) < sizes[:, None]] = by_example.indices
-    return padded
+    by_example = _cells(labels, "labels", "0 or 1")
+    return SparseLabels(by_example, by_example.tocsc())
 
 
 def as_sparse_mask(selected: Any, unselected: Any, labels: SparseLabels) -> SparseMask:
@@ -69,18 +53,19 @@ def as_sparse_mask(selected: Any, unselected: Any, labels: SparseLabels) -> Spar
     if given.shape != shape:
         raise ValueError(f"{name}: shape {given.shape}, labels have {shape}; pass (n, q)")
     if hasattr(given, "tocsc"):
-        return SparseMask(_cells(given, name, "True or False, or 1 or 0"), 1, name == "selected")
-    if given.dtype != bool:
-        for start in range(0, len(given), 1024):  # a piece at a time: the whole may be large
-            wrong = ~np.isin(given[start : start + 1024], (0, 1))
-            if wrong.any():
-                row, column = (int(k[0]) for k in np.nonzero(wrong))
-                found = given[start + row, column]
-                raise ValueError(
-                    f"{name}: row {start + row}, column {column} is {found}; pass True or False, or 1 or 0"
-                )
-    listed = int(2 * np.count_nonzero(given) <= given.size)  # the fewer, the less work
-    return SparseMask(given, listed, (name == "selected") == bool(listed))
+        return SparseMask(_cells(given, name, "True or False, or 1 or 0"), name == "selected")
+    listed = bool(2 * np.count_nonzero(given) <= given.size)  # the fewer, the less work
+    pieces = []
+    for start in range(0, len(given), 1024):  # a piece at a time: the whole may be large
+        piece = given[start : start + 1024]
+        wrong = ~np.isin(piece, (0, 1)) if given.dtype != bool else np.zeros((0, 0), bool)
+        if wrong.any():
+            row, column = (int(k[0]) for k in np.nonzero(wrong))
+            raise ValueError(
+                f"{name}: row {start + row}, column {column} is {piece[row, column]}; pass True or False, or 1 or 0"
+            )
+        pieces.append(sp.csr_array((piece == listed).view(np.int8)))
+    return SparseMask(sp.vstack(pieces, format="csr"), (name == "selected") == listed)
 
 
 def count_blocks(labels: SparseLabels, mask: SparseMask, *, max_memory: int) -> Iterator[tuple[np.ndarray, Tables]]:
@@ -107,83 +92,70 @@ def count_sparse(labels: SparseLabels, mask: SparseMask) -> Tables:
 def _count_rows(
     labels: SparseLabels, mask: SparseMask, first: int, buffers: list[np.ndarray], pool: ThreadPoolExecutor
 ) -> Tables:
+    """Rows `first` onwards of the tables, into the buffers (rows, q)."""
     both, pos, neg = buffers
-    rows = len(both)
-    n = labels.by_example.shape[0]
+    n, q = labels.by_example.shape
+    block = slice(first, first + len(both))
+    mine, by_class, cells = labels.by_example, labels.by_class, mask.cells
+    if len(both) < q:
+        mine, by_class, cells = mine[:, block], by_class[:, block], cells[:, block]
+    listed = cells.multiply(mine)
+    taken = (listed if mask.selected else mine - listed).tocsr()  # the selected positives
+    taken_by_class = taken.tocsc()
     partner = np.diff(labels.by_class.indptr).astype(np.int32)
-    sizes = np.empty((2, rows), np.int32)
 
     def fill(start: int) -> None:
-        part = slice(start, min(start + _CLASSES_AT_ONCE, rows))
-        block = slice(first + part.start, first + part.stop)
-        positives = _columns(labels.by_class, block)
-        cells = _columns(mask.cells, block, mask.listed)
-        hits = cells.multiply(positives).tocsc()
-        for left, out in ((positives, both), (hits, pos), (cells, neg)):
-            _product(left, labels, out[part])
-        sizes[:, part] = np.diff(hits.indptr), np.diff(cells.indptr)
-        if mask.selected:
-            neg[part] -= pos[part]
-        else:
-            np.subtract(both[part], pos[part], out=pos[part])
-            np.subtract(partner, neg[part], out=neg[part])
-            neg[part] -= pos[part]
+        part = slice(start, min(start + _CLASSES_AT_ONCE, len(both)))
+        _add_up(labels.by_example, by_class, part, both[part])
+        _add_up(labels.by_example, taken_by_class, part, pos[part])
 
-    list(pool.map(fill, range(0, rows, _CLASSES_AT_ONCE)))
-    frequency = partner[first : first + rows]
-    total_pos = sizes[0] if mask.selected else frequency - sizes[0]
-    total_neg = (sizes[1] if mask.selected else n - sizes[1]) - total_pos
-    column = [jnp.asarray(x.astype(np.int32)[:, None]) for x in (frequency, total_pos, total_neg)]
+    def fill_negatives(start: int) -> None:
+        """By partner, whose examples' cells are added up: several times fewer and longer lists than by class."""
+        part = slice(start, min(start + _CLASSES_AT_ONCE, q))
+        sums, others = np.empty((2, part.stop - part.start, len(both)), np.int32)
+        _add_up(cells, labels.by_class, part, sums)
+        _add_up(taken, labels.by_class, part, others)
+        if mask.selected:
+            sums -= others
+        else:
+            sums += others
+            np.subtract(partner[part, None], sums, out=sums)
+        neg[:, part] = sums.T
+
+    list(pool.map(fill, range(0, len(both), _CLASSES_AT_ONCE)))
+    list(pool.map(fill_negatives, range(0, q, _CLASSES_AT_ONCE)))
+    total_pos, number = np.diff(taken_by_class.indptr), np.bincount(cells.indices, minlength=len(both))
+    total_neg = (number if mask.selected else n - number) - total_pos
+    column = [jnp.asarray(x.astype(np.int32)[:, None]) for x in (partner[block], total_pos, total_neg)]
     total = jnp.full((1, 1), n, jnp.int32)
     return Tables(*(*map(jax.device_put, buffers), jnp.asarray(partner[None]), total, *column))
 
 
-def _product(left: Any, labels: SparseLabels, out: Int32[np.ndarray, "rows q"]) -> None:
-    """`left' Y` of 0/1 matrices, left by columns: each column adds up the label lists of the examples it lists."""
-    if labels.padded is None:
-        lists = labels.by_example[left.indices]
-        data, indices, ends = lists.data, lists.indices, lists.indptr[left.indptr]
-    else:  # whole rows are copied several times faster than lists of different lengths
-        width = labels.padded.shape[1]
-        indices, ends = labels.padded[left.indices].ravel(), width * left.indptr
-        data = np.ones(len(indices), np.int32)
-    sp.csr_array((data, indices, ends), shape=out.shape).toarray(out=out)  # duplicates add up
-    if labels.padded is not None:
-        sizes = np.concatenate([[0], np.cumsum(np.diff(labels.by_example.indptr)[left.indices])])
-        out[:, 0] -= (np.diff(ends) - np.diff(sizes[left.indptr])).astype(np.int32)
-
-
-def _columns(cells: Any, block: slice, listed: int = 1) -> Any:
-    """Some columns of a mask or of labels, as csc_array of int32 ones where they have the value `listed`."""
-    if isinstance(cells, np.ndarray):
-        part = np.ascontiguousarray(cells[:, block].T) == listed
-        flat = np.flatnonzero(part)
-        ends = np.concatenate([[0], np.cumsum(np.count_nonzero(part, axis=1))])
-        rows, shape = flat % part.shape[1], part.shape[::-1]
-    else:
-        ends = cells.indptr[block.start : block.stop + 1]
-        rows, shape = cells.indices[ends[0] : ends[-1]], (cells.shape[0], block.stop - block.start)
-    rows, ends = rows.astype(np.int32, copy=False), (ends - ends[0]).astype(np.int32)
-    return sp.csc_array((np.ones(len(rows), np.int32), rows, ends), shape=shape)
+def _add_up(lists: Any, examples: Any, columns: slice, out: Int32[np.ndarray, "columns w"]) -> None:
+    """`examples' lists` of 0/1 matrices, for some columns of `examples` (csc); lists (csr) are taken row by row."""
+    ends = examples.indptr[columns.start : columns.stop + 1]
+    taken = lists[examples.indices[ends[0] : ends[-1]]]
+    ones = np.ones(len(taken.indices), np.int32)
+    sp.csr_array((ones, taken.indices, taken.indptr[ends - ends[0]]), shape=out.shape).toarray(out=out)  # they add up
 
 
 def _cells(matrix: Any, name: str, allowed: str) -> Any:
-    """The cells of a sparse 0/1 matrix by class, sorted, each once."""
+    """The cells of a sparse 0/1 matrix by example, sorted, each once: csr_array of int8 ones."""
     if matrix.dtype.kind not in "biuf":
         raise TypeError(f"{name}: dtype {matrix.dtype}; pass real numbers")
-    cells = sp.csc_array(matrix)
+    cells = sp.csr_array(matrix)
     if not cells.has_canonical_format:
-        cells = sp.csc_array(matrix.astype(np.float64).tocoo())  # before summing: bools and uint8 would not add up
+        cells = sp.csr_array(matrix.astype(np.float64).tocoo())  # before summing: bools and uint8 would not add up
         cells.sum_duplicates()
     wrong = (cells.data != 0) & (cells.data != 1) if cells.dtype != bool else np.zeros(0, bool)
     if wrong.any():
         k = int(wrong.argmax())
-        column = int(np.searchsorted(cells.indptr, k, side="right")) - 1
-        raise ValueError(f"{name}: row {cells.indices[k]}, column {column} is {cells.data[k]:g}; pass {allowed}")
+        row = int(np.searchsorted(cells.indptr, k, side="right")) - 1
+        raise ValueError(f"{name}: row {row}, column {cells.indices[k]} is {cells.data[k]:g}; pass {allowed}")
     if not cells.data.all():
         cells = cells.copy()
         cells.eliminate_zeros()
-    return cells
+    return sp.csr_array((np.ones(cells.nnz, np.int8), cells.indices, cells.indptr), shape=cells.shape)
 
 
 def _aligned(shape: tuple[int, int]) -> Int32[np.ndarray, "rows q"]:

@@ -59,9 +59,8 @@ def _dense_rows(labels: Any, selected: Any, part: slice) -> tuple[np.ndarray, np
         known = np.broadcast_to(np.True_, values.shape) if labels.observed is None else labels.observed[part]
         return values, selected[part], known
     values = labels.by_example[part].toarray()
-    cells = selected.cells[part]
-    cells = (cells if isinstance(cells, np.ndarray) else cells.toarray()) == selected.listed
-    return values, cells if selected.selected else ~cells, np.broadcast_to(np.True_, values.shape)
+    taken = selected.cells[part].toarray() == selected.selected
+    return values, taken, np.broadcast_to(np.True_, values.shape)
 
 
 def bootstrap(

@@ -51,6 +51,29 @@ def test_released_codes_masks_are_reproduced(real_data, k):
     assert (ours == mask).mean() >= 0.995
 
 
+def test_masks_agree_with_scikit_learn_as_well_as_two_of_its_seeds_do():
+    rng = np.random.default_rng(0)
+    n, q = 10_000, 4
+    wrong = rng.random((n, q)) < 0.02
+    # Long tails: a few losses far out invite a cluster of their own.
+    losses = np.where(wrong, rng.gamma(5, 0.4, (n, q)), rng.gamma(2, 0.12, (n, q))).astype(np.float32)
+    labels = np.zeros((n, q), np.uint8)
+    seeds = [_scikit_learns_masks(losses, seed) for seed in range(3)]
+    ours = select_clean(losses, labels)
+    between = min((seeds[a] == seeds[b]).mean() for a, b in ((0, 1), (0, 2), (1, 2)))
+    assert between < 1
+    assert min((ours == mask).mean() for mask in seeds) >= between
+
+
+def _scikit_learns_masks(losses, seed):
+    taken = np.empty(losses.shape, bool)
+    for j, x in enumerate(losses.T):
+        x = ((x - x.min()) / np.ptp(x))[:, None]
+        model = GaussianMixture(2, max_iter=10, tol=1e-2, reg_covar=5e-4, random_state=seed).fit(x)
+        taken[:, j] = model.predict_proba(x)[:, model.means_[:, 0].argmin()] > 0.5
+    return taken
+
+
 def test_small_losses_are_selected_per_class_and_value(two_humps):
     x, small = two_humps
     labels = np.stack([np.arange(400) % 2, (np.arange(400) + 1) % 2], 1)
