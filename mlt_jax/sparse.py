@@ -6,7 +6,7 @@ of the mask's cells. Short lists are copied and added up in the cache by scipy's
 
 import os
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -17,7 +17,8 @@ from jaxtyping import Int32
 
 from mlt_jax.cooccurrence import Tables
 
-_CLASSES_AT_ONCE = 128  # whose lists are added up at once, by each thread
+_CLASSES_AT_ONCE = 256  # whose lists are added up at once, by each thread
+_AT_ONCE = 2**24  # numbers in the lists of more than one class, on average
 _BYTES_PER_PAIR = 16  # three 32-bit tables, and room for what is made of them
 
 
@@ -99,19 +100,13 @@ def _count_rows(
     mine, by_class, cells = labels.by_example, labels.by_class, mask.cells
     if len(both) < q:
         mine, by_class, cells = mine[:, block], by_class[:, block], cells[:, block]
-    listed = cells.multiply(mine)
-    taken = (listed if mask.selected else mine - listed).tocsr()  # the selected positives
-    taken_by_class = taken.tocsc()
     partner = np.diff(labels.by_class.indptr).astype(np.int32)
 
-    def fill(start: int) -> None:
-        part = slice(start, min(start + _CLASSES_AT_ONCE, len(both)))
-        _add_up(labels.by_example, by_class, part, both[part])
-        _add_up(labels.by_example, taken_by_class, part, pos[part])
+    def fill(out: np.ndarray, examples: Any) -> list[Future]:
+        return [pool.submit(_add_up, labels.by_example, examples, part, out[part]) for part in _parts(len(both))]
 
-    def fill_negatives(start: int) -> None:
+    def fill_negatives(part: slice) -> None:
         """By partner, whose examples' cells are added up: several times fewer and longer lists than by class."""
-        part = slice(start, min(start + _CLASSES_AT_ONCE, q))
         sums, others = np.empty((2, part.stop - part.start, len(both)), np.int32)
         _add_up(cells, labels.by_class, part, sums)
         _add_up(taken, labels.by_class, part, others)
@@ -122,18 +117,32 @@ def _count_rows(
             np.subtract(partner[part, None], sums, out=sums)
         neg[:, part] = sums.T
 
-    list(pool.map(fill, range(0, len(both), _CLASSES_AT_ONCE)))
-    list(pool.map(fill_negatives, range(0, q, _CLASSES_AT_ONCE)))
-    total_pos, number = np.diff(taken_by_class.indptr), np.bincount(cells.indices, minlength=len(both))
+    work = [*fill(both, by_class), listed_by_class := pool.submit(np.bincount, cells.indices, minlength=len(both))]
+    listed = cells.multiply(mine)
+    taken = (listed if mask.selected else mine - listed).tocsr()  # the selected positives
+    taken_by_class = taken.tocsc()
+    work += fill(pos, taken_by_class) + [pool.submit(fill_negatives, part) for part in _parts(q)]
+    for one in work:
+        one.result()
+    total_pos, number = np.diff(taken_by_class.indptr), listed_by_class.result()
     total_neg = (number if mask.selected else n - number) - total_pos
     column = [jnp.asarray(x.astype(np.int32)[:, None]) for x in (partner[block], total_pos, total_neg)]
     total = jnp.full((1, 1), n, jnp.int32)
     return Tables(*(*map(jax.device_put, buffers), jnp.asarray(partner[None]), total, *column))
 
 
+def _parts(number: int) -> list[slice]:
+    return [slice(start, min(start + _CLASSES_AT_ONCE, number)) for start in range(0, number, _CLASSES_AT_ONCE)]
+
+
 def _add_up(lists: Any, examples: Any, columns: slice, out: Int32[np.ndarray, "columns w"]) -> None:
     """`examples' lists` of 0/1 matrices, for some columns of `examples` (csc); lists (csr) are taken row by row."""
     ends = examples.indptr[columns.start : columns.stop + 1]
+    if len(out) > 1 and lists.nnz / lists.shape[0] * (ends[-1] - ends[0]) > _AT_ONCE:
+        middle = len(out) // 2
+        for half in (slice(0, middle), slice(middle, len(out))):
+            _add_up(lists, examples, slice(columns.start + half.start, columns.start + half.stop), out[half])
+        return
     taken = lists[examples.indices[ends[0] : ends[-1]]]
     ones = np.ones(len(taken.indices), np.int32)
     sp.csr_array((ones, taken.indices, taken.indptr[ends - ends[0]]), shape=out.shape).toarray(out=out)  # they add up

@@ -6,7 +6,7 @@ import pytest
 import scipy.sparse as sp
 from simulate import unbiased
 
-from mlt_jax import TransitionEstimate, count, estimate_all
+from mlt_jax import TransitionEstimate, count, estimate_all, sparse
 from mlt_jax.sparse import as_sparse_labels, as_sparse_mask, count_blocks
 
 FORMS = ("csr", "csc", "coo")
@@ -25,6 +25,13 @@ def test_sparse_counts_are_the_dense_ones(form, given):
     cells = cells if given.startswith("dense") else sp.coo_array(cells).asformat(form)
     found = count(sp.coo_array(labels).asformat(form), **{given.split()[-1]: cells})
     jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+def test_long_lists_are_added_up_in_pieces(monkeypatch):
+    labels, selected = simulated()
+    expected = count(labels, selected)
+    monkeypatch.setattr(sparse, "_AT_ONCE", 10_000)  # of about 30 million
+    jax.tree.map(np.testing.assert_array_equal, count(sp.csr_array(labels), selected), expected)
 
 
 def test_dense_labels_take_the_unselected_too():
