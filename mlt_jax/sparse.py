@@ -107,13 +107,9 @@ def _count_rows(
 
     def fill_negatives(part: slice) -> None:
         """By partner, whose examples' cells are added up: several times fewer and longer lists than by class."""
-        sums, others = np.empty((2, part.stop - part.start, len(both)), np.int32)
-        _add_up(cells, labels.by_class, part, sums)
-        _add_up(taken, labels.by_class, part, others)
-        if mask.selected:
-            sums -= others
-        else:
-            sums += others
+        sums = np.empty((part.stop - part.start, len(both)), np.int32)
+        _add_up(counted, labels.by_class, part, sums)
+        if not mask.selected:
             np.subtract(partner[part, None], sums, out=sums)
         neg[:, part] = sums.T
 
@@ -121,6 +117,7 @@ def _count_rows(
     listed = cells.multiply(mine)
     taken = (listed if mask.selected else mine - listed).tocsr()  # the selected positives
     taken_by_class = taken.tocsc()
+    counted = cells - listed if mask.selected else cells + taken  # the selected negatives, or all other cells
     work += fill(pos, taken_by_class) + [pool.submit(fill_negatives, part) for part in _parts(q)]
     for one in work:
         one.result()
