@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 from PIL import Image
+from safetensors.numpy import load_file
 
 from mlt_jax import TransitionEstimate
 from mlt_jax.config import Config, resolve
@@ -191,6 +192,19 @@ def test_a_run_killed_at_several_points_ends_as_one_never_killed(features, image
     out = finish(start([str(ROOT / "experiments" / "run.py"), *words]))
     assert re.search("goes on at (estimated|true)", out)
     assert_identical(left_behind(tmp_path / "killed"), left_behind(tmp_path / "whole"))
+
+
+def test_bf16_trains_like_float32_with_float32_weights(images, tmp_path):
+    small = dict(model="small", image_size=32, epochs=3, seeds=(0,), batch_size=32, learning_rate=3e-3)
+    found = {}
+    for precision in ("float32", "bf16"):
+        run(Config(dataset="folder", data_dir=images, workdir=tmp_path / precision, precision=precision, **small))
+        lines = (tmp_path / precision / "seed0" / "metrics.jsonl").read_text().splitlines()
+        found[precision] = np.array([line["loss"] for line in map(json.loads, lines) if "loss" in line])
+        weights = load_file(tmp_path / precision / "seed0" / "weights.safetensors")
+        assert {array.dtype for array in weights.values()} == {np.dtype(np.float32)}
+    assert (found["float32"] != found["bf16"]).any()  # bf16 was really used
+    np.testing.assert_allclose(found["bf16"], found["float32"], rtol=0.05)
 
 
 def test_a_finished_run_is_read_not_repeated_and_no_resume_repeats_it(features, tmp_path, capsys):
