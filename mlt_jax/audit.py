@@ -110,6 +110,8 @@ def audit_labels(
         found = estimate(checked, probs=probs, features=features, **told)
     else:
         found = T if isinstance(T, TransitionEstimate) else _known(T, checked)
+        if len(found.T) != q:
+            raise ValueError(f"T: of {len(found.T)} classes, labels have {q}; pass that of the same classes")
     if features is not None:
         scores = cross_val_logits(features, checked, T=found.T, seed=seed)
     else:

@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from mlt_jax.audit import Audit, Issues, audit_labels, find_label_issues
 from mlt_jax.estimator import Status, TransitionEstimate
-from mlt_jax.labels import CODINGS
+from mlt_jax.labels import ABSENT, CODINGS, UNKNOWN
 from mlt_jax.tabular import Table, align, read_table
 
 ISSUE_COLUMNS = ("example", "class", "given", "suggested", "p_wrong", "decision")
@@ -61,6 +61,8 @@ class ApplyCommand:
     out: Path = Path("relabelled.csv")
     above: float | None = None
     """also flip undecided labels that are more probably wrong than this"""
+    coding: str = "01"
+    """what the labels' numbers mean, as in the audit; they stay so coded"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,8 +103,7 @@ def run_audit(command: AuditCommand) -> None:
 
     if not 0 <= command.threshold < 1:
         raise ValueError(f"--threshold: {command.threshold}; pass a probability in [0, 1)")
-    if command.coding not in CODINGS:
-        raise ValueError(f"--coding: {command.coding!r} is unknown; pass {', '.join(CODINGS)}")
+    _check_coding(command.coding)
     if command.probs is None and command.features is None:
         raise ValueError("probs: no predictions; pass a second file, or --features")
     with tqdm(total=4, disable=None, bar_format="{desc:24}{bar:30} {elapsed}", leave=False) as bar:
@@ -140,8 +141,16 @@ def run_audit(command: AuditCommand) -> None:
     print(f"\n{len(issues.wrong)} labels to re-check; {page}, {', '.join(map(str, written))}")
 
 
+def _check_coding(coding: str) -> None:
+    if coding not in CODINGS:
+        raise ValueError(f"--coding: {coding!r} is unknown; pass {', '.join(CODINGS)}")
+
+
 def run_apply(command: ApplyCommand) -> None:
     """Flips what was decided."""
+    _check_coding(command.coding)
+    meanings = CODINGS[command.coding]
+    absent = next(number for number, meaning in meanings.items() if meaning == ABSENT)
     labels = read_table(command.labels)
     n, q = labels.values.shape
     classes, ids = labels.classes or tuple(map(str, range(q))), labels.ids or tuple(map(str, range(n)))
@@ -166,11 +175,13 @@ def run_apply(command: ApplyCommand) -> None:
                 where = f'"{row["example"]}", class "{row["class"]}"'
                 raise ValueError(f"{command.decisions}: line {number} is about {where}, not in {command.labels}")
             cell = place[0][row["example"]], place[1][row["class"]]
-            if values[cell] != float(row["given"]):
+            meaning = meanings.get(values[cell], UNKNOWN)
+            if meaning == UNKNOWN or (meaning == ABSENT) != (float(row["given"]) == 0):
                 raise ValueError(
-                    f"{command.decisions}: line {number}, the label is {values[cell]:g}, not {row['given']}"
+                    f"{command.decisions}: line {number}, the label is {values[cell]:g}, not {row['given']} "
+                    f"(coding {command.coding})"
                 )
-            values[cell] = 1 - values[cell]
+            values[cell] = 1 if meaning == ABSENT else absent
             flipped += 1
     _write_labels(command.out, values, classes, labels.ids)
     print(f"{flipped} labels flipped; {command.out}")

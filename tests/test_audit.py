@@ -7,6 +7,7 @@ from sklearn.metrics import average_precision_score
 import mlt_jax
 from mlt_jax import (
     Status,
+    TransitionEstimate,
     audit_labels,
     clean_labels,
     find_label_issues,
@@ -199,6 +200,9 @@ def test_features_alone_are_enough():
     assert ((probs >= 0) & (probs <= 1)).all()
 
 
+OTHER = TransitionEstimate(*(np.ones((2, *shape), np.float32) for shape in ((2, 2), (), (2,), (), (), ())))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -207,6 +211,7 @@ def test_features_alone_are_enough():
         ({"probs": np.full((N, Q - 1), 0.5)}, "probs"),
         ({"probs": np.full((N, Q), 0.5), "ids": ["a"]}, "ids: 1 names, labels have 3000"),
         ({"probs": np.full((N, Q), 0.5), "T": np.eye(2)}, r"T: shape \(2, 2\)"),
+        ({"probs": np.full((N, Q), 0.5), "T": OTHER}, f"T: of 2 classes, labels have {Q}"),
     ],
 )
 def test_bad_input_is_named(data, options, message):

@@ -225,6 +225,17 @@ def test_decisions_are_applied_and_only_those(files, data, capsys):
     assert 'line 5 decides "perhaps"' in complaint(capsys)
 
 
+def test_relabelled_files_keep_their_coding(tmp_path, capsys):
+    (tmp_path / "l.csv").write_text("id,cat,dog\na,-1,1\nb,0,-1\n")  # 0: difficult, taken as given
+    (tmp_path / "d.csv").write_text("example,class,given,decision\na,cat,0,flip\na,dog,1,flip\nb,cat,1,flip\n")
+    apply = ["apply", str(tmp_path / "l.csv"), str(tmp_path / "d.csv"), "--out", str(tmp_path / "new.csv")]
+    assert main([*apply, "--coding", "voc"]) == 0
+    assert (tmp_path / "new.csv").read_text().split() == ["id,cat,dog", "a,1,-1", "b,-1,-1"]
+    capsys.readouterr()
+    assert main(apply) == 2
+    assert "line 2, the label is -1, not 0 (coding 01)" in complaint(capsys)
+
+
 def test_decisions_about_other_labels_are_refused(files, capsys):
     (files / "d.csv").write_text("example,class,given,decision\nimg0000,cow,1,flip\n")
     assert main(["apply", str(files / "labels.csv"), str(files / "d.csv")]) == 2
