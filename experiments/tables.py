@@ -10,8 +10,12 @@ file: the same command goes on where it was stopped. `--help` says the rest.
 
 import tyro
 
+from mlt_jax.models import cpu
 from mlt_jax.tables.options import Options
 from mlt_jax.tables.run import run
 
 if __name__ == "__main__":
-    run(tyro.cli(Options))
+    options = tyro.cli(Options)
+    if cpu.alone():
+        cpu.tune()
+    run(options)
