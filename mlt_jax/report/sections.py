@@ -126,7 +126,7 @@ def mixtures(audit: Audit, order: Sequence[int], losses: Any = None) -> str:
 
 
 def partners(audit: Audit, order: Sequence[int]) -> str:
-    """Which other labels keep a class company, by chi-square over the labels that look right."""
+    """Which labels keep a class company, by the chi-square that weighs them in `lines`, over labels that look right."""
     if len(audit.classes) < 2:
         return ""
     known = audit.labels.observed if audit.labels.observed is not None else np.ones(audit.wrong.shape, bool)
