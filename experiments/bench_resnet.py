@@ -146,6 +146,7 @@ def main() -> None:
     for name in dict.fromkeys(["torch", *args.contenders]):
         pipes[name], theirs = spawn.Pipe()
         spawn.Process(target=contend, args=(name, theirs, args.batch, args.size), daemon=True).start()
+        theirs.close()  # or a contender that dies would leave us waiting
     for job in args.jobs:
         seconds: dict[str, list[float]] = {name: [] for name in pipes}
         for turn in range(-2, args.rounds):  # the first turns compile and warm up

@@ -48,7 +48,7 @@ def test_released_codes_masks_are_reproduced(real_data, k):
     mask = np.unpackbits(gold["selected"], axis=0)[: len(labels)].astype(bool)
     losses = losses_from_probs(gold["probs"].astype(np.float32), labels)
     ours = select_clean(losses, labels, assume=str(gold["assume"]))
-    assert (ours == mask).mean() >= 0.995
+    assert (ours == mask).mean() >= 0.999
 
 
 def test_masks_agree_with_scikit_learn_as_well_as_two_of_its_seeds_do():

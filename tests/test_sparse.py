@@ -30,8 +30,18 @@ def test_sparse_counts_are_the_dense_ones(form, given):
 def test_long_lists_are_added_up_in_pieces(monkeypatch):
     labels, selected = simulated()
     expected = count(labels, selected)
-    monkeypatch.setattr(sparse, "_AT_ONCE", 10_000)  # of about 30 million
+    add_up, classes = sparse._add_up, []
+
+    def watched(lists, examples, columns, out):
+        classes.append(len(out))
+        add_up(lists, examples, columns, out)
+
+    monkeypatch.setattr(sparse, "_add_up", watched)
+    count(sp.csr_array(labels), selected)
+    assert set(classes) == {40}  # all at once
+    monkeypatch.setattr(sparse, "_AT_ONCE", 10_000)
     jax.tree.map(np.testing.assert_array_equal, count(sp.csr_array(labels), selected), expected)
+    assert min(classes) < 5
 
 
 def test_dense_labels_take_the_unselected_too():
