@@ -23,6 +23,7 @@ from mlt_jax.records import write_json
 from mlt_jax.tables import label_only
 from mlt_jax.tables.options import Options
 from mlt_jax.tables.plan import REAL_TEST, STUDIES, Cell
+from mlt_jax.tables.provenance import commit
 from mlt_jax.trial import Bench, Schedule, Trial
 
 COCO_LABELS = "coco2014_train_labels.npz"
@@ -84,7 +85,8 @@ def run_job(options: Options, job: Job, *, on_cell: Callable[[Outcome], None] | 
             try:
                 compute = compute or _computer(options, job)
                 scores = compute(cell)
-                write_json(path, {**cell._asdict(), "scores": scores, "seconds": time.monotonic() - start})
+                spent = time.monotonic() - start
+                write_json(path, {**cell._asdict(), "scores": scores, "seconds": spent, "commit": commit()})
                 log.unlink(missing_ok=True)
             except Missing as error:
                 missing = str(error)

@@ -12,6 +12,7 @@ from mlt_jax.metrics import wilcoxon_greater
 from mlt_jax.tables import paper
 from mlt_jax.tables.paper import AVERAGE
 from mlt_jax.tables.plan import NO_RIVALS, Cell, Plan, Row
+from mlt_jax.tables.provenance import UNKNOWN
 
 OURS = "Reweight-Ours"
 SCORES = ("mAP", "OF1", "CF1", "validation_mAP")  # fractions, printed in percent
@@ -42,6 +43,7 @@ class Table(NamedTuple):
     foot: list[str]
     seconds: float  # spent on its runs
     notes: list[str]  # what was not run, and why
+    commits: tuple[str, ...]  # of the code that made its runs
 
 
 def read(workdir: Path, cells: Iterable[Cell]) -> dict[Cell, dict[str, Any]]:
@@ -71,14 +73,14 @@ def tabulate(
             }:
                 _mark_best(plan, entries, metric, column)
     used = {cell for group in plan.entries.values() for cell in group}
-    mine = {cell: record for cell, record in records.items() if cell._replace(seed=0) in used}
-    seconds = sum(record["seconds"] for record in mine.values())
+    mine = [record for cell, record in records.items() if cell._replace(seed=0) in used]
     return Table(
         plan,
         entries,
         _foot(plan, entries, scores, seeds),
-        seconds,
+        sum(record["seconds"] for record in mine),
         _notes(plan, entries, missing) + _short_of_seeds(plan, entries, len(seeds)),
+        tuple(sorted({record.get("commit", UNKNOWN) for record in mine})),
     )
 
 

@@ -1,11 +1,8 @@
 """The command behind `experiments/tables.py`: run what is missing, then write."""
 
 import dataclasses
-import os
-import platform
 import re
 import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -21,6 +18,7 @@ from mlt_jax.tables import launch
 from mlt_jax.tables.cells import Job, Outcome, jobs_of, lacking, run_job
 from mlt_jax.tables.options import Options, check, identity
 from mlt_jax.tables.plan import Cell, Plan, ids, plan
+from mlt_jax.tables.provenance import machine
 from mlt_jax.tables.results import Table, read, tabulate
 from mlt_jax.tables.write import write
 
@@ -161,8 +159,8 @@ def _about(options: Options, table: Table) -> list[str]:
     now = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     lines = [
         f"`{command(options, table.plan.id)}`",
-        f"commit {_commit()}, written {now}, on {_machine()}; its runs took {table.seconds:.0f} s together, those "
-        "shared with other tables included",
+        f"runs of commit {', '.join(table.commits) or 'none'}, written {now}, on {machine()}; they took "
+        f"{table.seconds:.0f} s together, those shared with other tables included",
     ]
     inputs = {cell.inputs for group in table.plan.entries.values() for cell in group}
     if options.backbone == "frozen" and inputs != {"labels"}:
@@ -203,25 +201,3 @@ def command(options: Options, table: str) -> str:
         elif value is not True:
             words += map(str, value) if isinstance(value, tuple) else [str(value)]
     return shlex.join(words)
-
-
-def _commit() -> str:
-    here = Path(__file__).parent
-
-    def git(*words: str) -> str:
-        return subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
-
-    try:
-        return git("rev-parse", "--short", "HEAD")
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-
-
-def _machine() -> str:
-    name = platform.processor() or platform.machine()
-    try:
-        found = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
-        name = found.group(1) if found else name
-    except OSError:
-        pass
-    return f"{os.cpu_count()} cores, {name}"
