@@ -36,7 +36,7 @@ def write_transition(folder: Path, found: TransitionEstimate, classes: Sequence[
     columns = [found.rho_neg, found.rho_pos, *np.asarray(found.stderr).T, found.prior]
     if true_T is not None:
         header += ["true_rho_neg", "true_rho_pos"]
-    with (folder / "transition.csv").open("w", newline="") as file:
+    with (folder / "transition.csv").open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
         table.writerow(header)
         for j, name in enumerate(classes):

@@ -9,8 +9,9 @@ from PIL import Image
 from mlt_jax.audit import audit_labels, find_label_issues
 from mlt_jax.estimator import Status
 from mlt_jax.records import write_json, write_transition
-from mlt_jax.report import audit_page, run_page
+from mlt_jax.report import audit_page, charts, run_page, sections
 
+EVIDENCE = ("T", "curves", "losses", "partners")
 EVIL = '<script>document.title = "owned"</script>'
 CLASSES = ("cat", EVIL, "\"dog\" & 'mouse'", "</script><img src=x onerror=alert(1)>")
 
@@ -175,6 +176,22 @@ def test_evidence_is_drawn_for_every_class(browser, audited):
     assert browser.run("document.querySelectorAll('#losses path.fit').length") == 4 * 2 * 2
     assert browser.run("document.querySelectorAll('#partners figure').length") == 4
     assert "nan" not in browser.run("[...document.querySelectorAll('svg')].map(s => s.outerHTML).join('')").lower()
+
+
+def test_a_page_of_many_classes_says_which_it_draws(tmp_path, monkeypatch):
+    monkeypatch.setattr(sections, "MOST_CHARTS", 3)
+    page = audit_page(simulated(), tmp_path / "cut.html").read_text(encoding="utf-8")
+    drawn = {key: page.split(f'<section id="{key}">')[1].split("</section>")[0] for key in EVIDENCE}
+    assert {key: text.count("<figure>") for key, text in drawn.items()} == dict.fromkeys(EVIDENCE, 3)
+    assert all("The 3 most suspect of 4 classes." in text for text in drawn.values())
+
+
+def test_a_line_without_a_finite_value_is_left_out_and_the_others_are_drawn():
+    drawing = charts.lines({"diverged": ([1.0, 2.0], [np.nan, np.nan]), "fine": ([1.0, 2.0], [0.5, 0.25])})
+    assert drawing.count('class="line') == 1
+    assert 'class="line s1"' in drawing
+    assert "diverged" in drawing
+    assert charts.lines({"diverged": ([1.0], [np.inf])}) == ""
 
 
 def test_a_page_without_a_suspect_is_whole(browser, tmp_path):

@@ -165,7 +165,7 @@ def test_entries_are_means_over_seeds_beside_the_printed_number(tmp_path):
     assert entry.difference == pytest.approx(60.5 - theirs)
     assert entry.best
     paths = write.write(table, tmp_path, about=["made up"], formats=("md", "csv", "tex", "html"))
-    texts = {path.suffix: path.read_text() for path in paths}
+    texts = {path.suffix: path.read_text(encoding="utf-8") for path in paths}
     shown = f"60.50 ±9.50 ({theirs:.2f}, {60.5 - theirs:+.2f})"
     assert f"**{shown}**" in texts[".md"]
     assert f"<b>{shown}</b>" in texts[".html"]

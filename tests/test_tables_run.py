@@ -10,7 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import DATA
 
+from mlt_jax import data as datasets
 from mlt_jax.methods import METHODS, Method
 from mlt_jax.tables import launch
 from mlt_jax.tables import run as command
@@ -105,6 +107,31 @@ def test_estimators_and_labels_alone_share_a_table(tiny, tmp_path):
     assert found["Our estimator gold"] > 0
     assert found["Dual T-estimator max"] is None
     assert len(files(tmp_path)) == 3
+
+
+@pytest.mark.slow
+def test_rows_that_look_at_maps_train_on_images_of_a_devkit(tmp_path):
+    if not (DATA / "VOCdevkit").exists():
+        pytest.skip(f"real data VOCdevkit not found in {DATA} (set MLT_JAX_DATA)")
+    # The small devkit has 200 images in trainval and 160 in test, the paper's splits.
+    given = Options(
+        table=("ablation4", "cls_VOC2007_c"), devkit=DATA, pretrained=str(DATA / "resnet50_imagenet.npz"), seeds=(0, 1),
+        real_test=True, only=(r"\(0,0.2\) seed\d (AGCN|CSRA)",), epochs=10, sample_epoch=5, batch_size=32,
+        workdir=tmp_path / "runs", out=tmp_path / "written", cache=tmp_path / "maps",
+    )  # fmt: skip
+    _, table = command.run(given)
+    chance = 100 * datasets.load("voc2007", split="test", data_dir=DATA).labels.mean()
+    names = {"AGCN", "AGCN+Reweight-Ours", "CSRA", "CSRA+Reweight-Ours"}
+    assert {json.loads(path.read_text())["method"] for path in files(given.workdir).values()} == names
+    for name in ("AGCN", "CSRA"):
+        entry = table.entries[Row("mAP", name), "(0,0.2)"]
+        assert entry.runs == 1
+        assert entry.mean > 4 * chance
+    text = (given.out / "cls_VOC2007_c.md").read_text()
+    assert "AGCN, CSRA: 1 of 2 seeds." in text
+    assert "AGCN and CSRA look at maps of small images" in text
+    assert "VOC2007 trains on `train` and tests on `val`" not in text
+    assert {np.load(path, mmap_mode="r").shape[1:] for path in given.cache.glob("*.npy")} == {(7, 7, 2048)}
 
 
 def test_a_failing_cell_leaves_a_log_and_the_rest_go_on(tiny, tmp_path, monkeypatch, capsys):

@@ -114,8 +114,9 @@ def lines(series: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> str:
     parts.append(f'<text x="{margin}" y="{height - 4}">{left:g}</text>'
                  f'<text x="{width}" y="{height - 4}" text-anchor="end">{right:g}</text>')  # fmt: skip
     for k, (xs, ys) in enumerate(series.values()):
-        d = _path([at(x, y) for x, y in zip(xs, ys, strict=True) if np.isfinite(y)])
-        parts.append(f'<path class="line s{k % 6}" d="{d}"/>')
+        drawn = [at(x, y) for x, y in zip(xs, ys, strict=True) if np.isfinite(y)]
+        if drawn:
+            parts.append(f'<path class="line s{k % 6}" d="{_path(drawn)}"/>')
     legend = "".join(f'<li><i class="key s{k % 6}"></i>{escape(name)}</li>' for k, name in enumerate(series))
     return f'<svg viewBox="0 0 {width} {height}" role="img">{"".join(parts)}</svg><ul class="legend">{legend}</ul>'
 

@@ -90,7 +90,7 @@ def curves(audit: Audit, order: Sequence[int]) -> str:
 
 def mixtures(audit: Audit, order: Sequence[int], losses: Any = None) -> str:
     """Histograms of the losses of given positives and negatives, with the two-component mixtures fitted to them."""
-    order = list(order[:MOST_CHARTS])
+    cut, order = _cut(len(order)), list(order[:MOST_CHARTS])
     y = audit.labels.values[:, order] == 1
     known = np.ones(y.shape, bool) if audit.labels.observed is None else audit.labels.observed[:, order]
     if losses is None:
@@ -119,7 +119,7 @@ def mixtures(audit: Audit, order: Sequence[int], losses: Any = None) -> str:
             cards.append(f'<figure><h3>{name}</h3><div class="pair">{"".join(pair)}</div></figure>')
     intro = (
         "Losses of the labels as given, scaled to 0 to 1, with the two Gaussians fitted to them: small losses (green) "
-        "are taken as right by the paper's selection, large ones (violet) are not." + _cut(len(order))
+        "are taken as right by the paper's selection, large ones (violet) are not." + cut
     )
     body = f'<div class="grid wide">{"".join(cards)}</div>' if cards else ""
     return section("Losses and their mixtures", intro, body, key="losses", folded=True)

@@ -92,7 +92,7 @@ def run_job(options: Options, job: Job, *, on_cell: Callable[[Outcome], None] | 
                 missing = str(error)
             except Exception as error:
                 log.parent.mkdir(parents=True, exist_ok=True)
-                log.write_text(f"{cell}\n{type(error).__name__}: {error}\n\n{traceback.format_exc()}")
+                log.write_text(f"{cell}\n{type(error).__name__}: {error}\n\n{traceback.format_exc()}", encoding="utf-8")
         done = path.exists()
         outcomes.append(Outcome(cell, None if done or missing else str(log), None if done else missing))
         if on_cell is not None:

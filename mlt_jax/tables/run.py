@@ -121,7 +121,7 @@ def _run_cells(options: Options, cells: list[Cell]) -> dict[Cell, str]:
         def lost(job: Job, error: Exception) -> None:
             log = options.workdir / "failed" / f"{Path(job.cells[0].path).with_suffix('')}.worker.log"
             log.parent.mkdir(parents=True, exist_ok=True)
-            log.write_text(f"{job}\n{type(error).__name__}: {error}\n")
+            log.write_text(f"{job}\n{type(error).__name__}: {error}\n", encoding="utf-8")
             for cell in job.cells:
                 done = (options.workdir / cell.path).exists()
                 one(Outcome(cell, log=None if done else str(log)))

@@ -26,7 +26,7 @@ def write(table: Table, folder: Path, *, about: list[str], formats: tuple[str, .
     for kind, text in texts.items():
         path = folder / f"{table.plan.id}.{kind}"
         draft = path.with_name(path.name + ".part")
-        draft.write_text(text)
+        draft.write_text(text, encoding="utf-8")
         os.replace(draft, path)
         paths.append(path)
     return paths
