@@ -9,7 +9,7 @@ The warm-up is plain training, so that it is the method "Standard" as well. Trai
 `experiments/run.py` on the same data, but it keeps no checkpoints: it is meant for features, where it takes seconds.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
@@ -59,14 +59,15 @@ class _Tools(NamedTuple):
 class Bench:
     """What all trials of a process share, so that each training step is compiled once.
 
-    make_model: (name of a head, key) -> model. images: whether examples are images to decode, not features.
+    make_model: (name of a head, key) -> model. images: whether examples are images to decode, not features. rates: of
+    the heads whose learning rate is not the schedule's.
     """
 
     def __init__(
         self, make_model: Callable[[str, PRNGKeyArray], Model], *, schedule: Schedule | None = None,
-        images: bool = False, **options: Any,
+        images: bool = False, rates: Mapping[str, float] | None = None, **options: Any,
     ) -> None:  # fmt: skip
-        self.make_model, self.schedule = make_model, schedule or Schedule()
+        self.make_model, self.schedule, self._rates = make_model, schedule or Schedule(), rates or {}
         self._images, self._options = images, options
         self._kept: dict[int, Any] = {}
         self._feeds: dict[Any, Feed] = {}
@@ -85,13 +86,16 @@ class Bench:
                 if self._images
                 else Resident(model.apply, batch_size=size, kept=self._kept)
             )
-        clip = clip_of(method)
-        key = (*wrapped, method.loss, method.update, clip)
+        key = (*wrapped, method.loss, method.update, clip_of(method))
         if key not in self._steps:
             # What the noise rate is, the optimiser reads from its state.
-            optimizer = (method.update or adam)(self.schedule.learning_rate, clip=clip, noise_rate=0.0)
-            self._steps[key] = _compiled(model, method, optimizer)
+            self._steps[key] = _compiled(model, method, self.optimizer(method, noise_rate=0.0))
         return _Tools(self._feeds[wrapped], self._steps[key])
+
+    def optimizer(self, method: Method, *, noise_rate: float) -> Any:
+        """The method's update rule at the learning rate of its head."""
+        rate = self._rates.get(method.model, self.schedule.learning_rate)
+        return (method.update or adam)(rate, clip=clip_of(method), noise_rate=noise_rate)
 
 
 def _compiled(model: Model, method: Method, optimizer: Any) -> Step:
@@ -205,8 +209,7 @@ class Trial:
     ) -> Fit:
         """A whole training; another order of examples in each phase and epoch."""
         schedule, (feed, step) = self.bench.schedule, self.bench.tools(method, num_classes=self.num_classes)
-        rule = method.update or adam
-        optimizer = rule(schedule.learning_rate, clip=clip_of(method), noise_rate=self.noise_rate)
+        optimizer = self.bench.optimizer(method, noise_rate=self.noise_rate)
         state = feed.put(training.init_state(jax.random.key(self.seed), model.params, model.stats, optimizer))
         T = np.zeros((self.num_classes, 2, 2), np.float32) if T is None else T
         best = Fit(None, None, -1.0, 0)

@@ -77,7 +77,7 @@ def test_a_table_from_features_and_only_what_is_missing_is_run(tiny, tmp_path, c
     assert "CSRA" in notes
     assert "not run, no images; pass --devkit and --pretrained" in notes
     text = (tmp_path / "written" / "cls_VOC2007_c.md").read_text()
-    assert "the ResNet-50 backbone is frozen" in text
+    assert "the ResNet-50 backbone is frozen and heads are trained on its features (Adam 0.005, 2 epochs)" in text
     assert "VOC2007 trains on `train` and tests on `val`" in text
     assert f"runs of commit {commit()}, written" in text
     before = {
@@ -130,6 +130,7 @@ def test_rows_that_look_at_maps_train_on_images_of_a_devkit(tmp_path):
     text = (given.out / "cls_VOC2007_c.md").read_text()
     assert "AGCN, CSRA: 1 of 2 seeds." in text
     assert "AGCN and CSRA look at maps of small images" in text
+    assert "AGCN's learning rate, 0.00015, is" in text
     assert "VOC2007 trains on `train` and tests on `val`" not in text
     assert {np.load(path, mmap_mode="r").shape[1:] for path in given.cache.glob("*.npy")} == {(7, 7, 2048)}
 

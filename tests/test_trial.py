@@ -25,12 +25,12 @@ def dataset(n, *, seed=0, side=None):
     return Dataset("tiny", names, ("a", "b", "c", "d"), labels, features=features.astype(np.float32))
 
 
-def make_trial(*, seed=3, side=None):
+def make_trial(*, seed=3, side=None, rates=None):
     config = resolve(Config(dataset="voc2007", features=Path("unread"), rho_neg=0.1, rho_pos=0.2))
     train, test = dataset(200, side=side), dataset(100, seed=1, side=side)
     parts = pipeline.prepare(config, train, test, seed)
     rows, _ = pipeline.split_rows(200)
-    bench = Bench(lambda name, key: build(name, num_classes=4, key=key, size=6), schedule=SCHEDULE)
+    bench = Bench(lambda name, key: build(name, num_classes=4, key=key, size=6), schedule=SCHEDULE, rates=rates)
     return Trial(bench, parts, Truth(parts.true_T, train.labels[rows]), seed=seed)
 
 
@@ -120,6 +120,14 @@ def test_labels_chosen_by_class_come_from_its_epoch_of_least_validation_loss():
     # The validation loss still falls after 3 epochs: the last epoch's probabilities, with lower losses than before.
     assert (-np.log(given)).mean() < warm.losses[-1].mean()
     assert trial.clip_of(METHODS["Standard"]) == pipeline.CLIP
+
+
+def test_a_head_can_have_a_learning_rate_of_its_own():
+    tried = make_trial(side=2, rates={"csra": 0.0})
+    for name, model in (("CSRA", "csra"), ("Standard", "linear")):
+        fresh = tried.bench.make_model(model, jax.random.key(tried.seed)).params
+        stayed = jax.tree.map(np.array_equal, fresh, tried.fit(name).params)
+        assert set(jax.tree.leaves(stayed)) == {name == "CSRA"}
 
 
 @pytest.mark.slow
