@@ -59,8 +59,8 @@ class _Tools(NamedTuple):
 class Bench:
     """What all trials of a process share, so that each training step is compiled once.
 
-    make_model: (name of a head, key) -> model. images: whether examples are images to decode, not features. rates: of
-    the heads whose learning rate is not the schedule's.
+    make_model: (name of a head, key) -> model. images: whether examples are images to decode for a whole network, not
+    features for a head alone. rates: of the heads whose learning rate is not the schedule's.
     """
 
     def __init__(
@@ -93,9 +93,11 @@ class Bench:
         return _Tools(self._feeds[wrapped], self._steps[key])
 
     def optimizer(self, method: Method, *, noise_rate: float) -> Any:
-        """The method's update rule at the learning rate of its head."""
-        rate = self._rates.get(method.model, self.schedule.learning_rate)
-        return (method.update or adam)(rate, clip=clip_of(method), noise_rate=noise_rate)
+        """The method's update rule; its head, alone or in a whole network, at the learning rate it has for itself."""
+        rate = self.schedule.learning_rate
+        head_rate = self._rates.get(method.model, rate)
+        rule = (method.update or adam)(rate if self._images else head_rate, clip=clip_of(method), noise_rate=noise_rate)
+        return training.with_head_rate(rule, head_rate / rate) if self._images and head_rate != rate else rule
 
 
 def _compiled(model: Model, method: Method, optimizer: Any) -> Step:

@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -130,6 +131,18 @@ def test_a_head_can_have_a_learning_rate_of_its_own():
         assert set(jax.tree.leaves(stayed)) == {name == "CSRA"}
 
 
+def test_in_a_whole_network_a_head_s_own_rate_is_not_the_backbone_s():
+    bench = Bench(lambda *_: None, schedule=SCHEDULE, images=True, rates={"agcn": 10 * SCHEDULE.learning_rate})
+    params = {"stem": jnp.ones(2), "head": {"scores": jnp.ones(3)}}
+    grads = jax.tree.map(lambda x: 0.3 * x, params)
+    for name, factor in (("AGCN", 10), ("AGCN+Reweight-Ours", 10), ("CSRA", 1)):
+        rule = bench.optimizer(METHODS[name], noise_rate=0.0)
+        with jax.numpy_dtype_promotion("standard"):
+            updates, _ = rule.update(grads, rule.init(params), params)
+        assert np.allclose(updates["stem"], -SCHEDULE.learning_rate, rtol=1e-4)
+        assert np.allclose(updates["head"]["scores"], -factor * SCHEDULE.learning_rate, rtol=1e-4)
+
+
 @pytest.mark.slow
 def test_a_trial_trains_whole_networks_from_images():
     rng = np.random.default_rng(0)
@@ -142,7 +155,9 @@ def test_a_trial_trains_whole_networks_from_images():
         lambda head, key: build("small", num_classes=2, key=key, head=head),
         schedule=Schedule(epochs=3, sample_epoch=1, batch_size=16, learning_rate=3e-3),
         images=True,
+        rates={"agcn": 6e-3},
     )
     tried = Trial(bench, parts, Truth(None, data.labels[:64]))
     assert tried.score("Standard")["mAP"] > 0.9
+    assert tried.score("AGCN")["mAP"] > 0.9
     assert tried.score("WSIC")["mAP"] > 0.9

@@ -34,7 +34,8 @@ class Options:
     sample_epoch: int = 10
     batch_size: int = 128
     learning_rate: float | None = None
-    """of Adam; by default 5e-4 for heads on frozen features (AGCN 1.5e-4), 5e-5 for finetune"""
+    """of Adam; by default 5e-4 for heads on frozen features (AGCN 1.5e-4), 5e-5 for finetune (AGCN's head ten times
+    that)"""
     pmd_level: float = 0.2
     """share of the present labels that PMD noise flips; the paper does not say its own"""
 
