@@ -164,14 +164,16 @@ def test_entries_are_means_over_seeds_beside_the_printed_number(tmp_path):
     theirs = paper.tables()["cls_VOC2012_c"].value("OF1", "Reweight-Ours", "(0,0.6)").mean
     assert entry.difference == pytest.approx(60.5 - theirs)
     assert entry.best
-    paths = write.write(table, tmp_path, about=["made up"], formats=("md", "csv", "tex", "html"))
+    paths = write.write(table, tmp_path, about=["made `up`"], formats=("md", "csv", "tex", "html"))
     texts = {path.suffix: path.read_text(encoding="utf-8") for path in paths}
     shown = f"60.50 ±9.50 ({theirs:.2f}, {60.5 - theirs:+.2f})"
     assert f"**{shown}**" in texts[".md"]
-    assert f"<b>{shown}</b>" in texts[".html"]
+    assert f"<b>60.50 ±9.50</b><small>{theirs:.2f}, {60.5 - theirs:+.2f}</small>" in texts[".html"]
+    assert texts[".html"].count("<section>") == 1 + 3 + 1  # about, three metrics, foot
     assert rf"\textbf{{60.50 $\pm$9.50 ({theirs:.2f}, {60.5 - theirs:+.2f})}}" in texts[".tex"]
     assert all("AGCN, CSRA: not run, no images." in text for text in texts.values())
-    assert all("made up" in text for text in texts.values())
+    assert "made <code>up</code>" in texts[".html"]
+    assert all("made `up`" in text for kind, text in texts.items() if kind != ".html")
     lines = csv.DictReader(line for line in texts[".csv"].splitlines() if not line.startswith("#"))
     [line] = [x for x in lines if (x["metric"], x["method"], x["column"]) == ("OF1", "Reweight-Ours", "(0,0.6)")]
     assert float(line["ours"]) == 60.5

@@ -3,14 +3,19 @@
 import csv
 import html
 import io
-import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
+from mlt_jax.report import page as report
 from mlt_jax.tables.plan import TAUS, Row
 from mlt_jax.tables.results import Entry, Table
 
-LEGEND = "Each entry: ours ± standard deviation over seeds (paper's, difference). Best of ours in bold."
+TITLES: dict[str | None, str] = {
+    None: "Frequencies",
+    "T_error": "Error of T",
+    "validation_mAP": "mAP on noisy validation labels",
+}
 
 
 def write(table: Table, folder: Path, *, about: list[str], formats: tuple[str, ...]) -> list[Path]:
@@ -18,38 +23,55 @@ def write(table: Table, folder: Path, *, about: list[str], formats: tuple[str, .
     renderers: dict[str, Callable[[Table, list[str]], str]] = {
         "md": markdown, "csv": comma_separated, "tex": latex, "html": page,
     }  # fmt: skip
-    paths = []
-    folder.mkdir(parents=True, exist_ok=True)
     texts = {kind: renderers[kind](table, about) for kind in formats}
     if table.plan.id == "tau":
         texts["svg"] = tau_figure(table)
-    for kind, text in texts.items():
-        path = folder / f"{table.plan.id}.{kind}"
-        draft = path.with_name(path.name + ".part")
-        draft.write_text(text, encoding="utf-8")
-        os.replace(draft, path)
-        paths.append(path)
-    return paths
+    return [report.write(folder / f"{table.plan.id}.{kind}", text) for kind, text in texts.items()]
+
+
+def ours_text(entry: Entry, digits: int) -> str:
+    """`78.62 ±0.31`; a dash where it was not run."""
+    if entry.mean is None:
+        return "-"
+    if entry.note:
+        return f"{entry.mean:.3f}, {entry.note}"
+    return f"{entry.mean:.{digits}f}" + ("" if entry.std is None else f" ±{entry.std:.{digits}f}")
+
+
+def theirs_text(entry: Entry, digits: int) -> str:
+    """`84.25, -5.63`: the printed number and ours minus it; empty where none is printed."""
+    if entry.printed is None:
+        return ""
+    if entry.note:
+        return f"paper {entry.printed.mean:.3f}"
+    difference = "" if entry.difference is None else f", {entry.difference:+.{digits}f}"
+    return f"{entry.printed.mean:.{digits}f}{difference}"
 
 
 def cell_text(entry: Entry, *, digits: int = 2) -> str:
-    """An entry to be read: `78.62 ±0.31 (84.25, -5.63)`; a dash for ours where it was not run."""
-    if entry.note:
-        theirs = "" if entry.printed is None else f" (paper {entry.printed.mean:.3f})"
-        return f"{entry.mean:.3f}, {entry.note}{theirs}"
-    ours = "-" if entry.mean is None else f"{entry.mean:.{digits}f}"
-    ours += "" if entry.std is None else f" ±{entry.std:.{digits}f}"
-    if entry.printed is None:
-        return ours
-    difference = "" if entry.difference is None else f", {entry.difference:+.{digits}f}"
-    return f"{ours} ({entry.printed.mean:.{digits}f}{difference})"
+    """An entry to be read: `78.62 ±0.31 (84.25, -5.63)`."""
+    ours, theirs = ours_text(entry, digits), theirs_text(entry, digits)
+    return f"{ours} ({theirs})" if theirs else ours
+
+
+def legend(table: Table) -> str:
+    """What an entry is."""
+    if table.plan.id == "win_loss":
+        return "Each entry: p of the one-sided test, who wins at the level 0.01, over how many pairs (the paper's p)."
+    if table.plan.id == "validation_coco":
+        return "Each entry: ours (paper's, difference)."
+    return "Each entry: ours ± standard deviation over seeds (paper's, difference). Best of ours in bold."
+
+
+def _digits(table: Table) -> int:
+    return 3 if table.plan.id in ("validation_coco", "ablation_n1") else 2
 
 
 def _grid(table: Table, bold: Callable[[str], str]) -> tuple[list[str], list[list[str]]]:
     """Header and rows of text; the metric is a column of its own where there are several."""
     plan = table.plan
     several = len({row.metric for row in plan.rows}) > 1
-    digits = 3 if plan.id in ("validation_coco", "ablation_n1") else 2
+    digits = _digits(table)
     header = [*(["metric"] if several else []), "method", *plan.columns]
     rows = []
     for row in plan.rows:
@@ -66,7 +88,7 @@ def markdown(table: Table, about: list[str]) -> str:
     """Markdown with a header that says what the runs are."""
     header, rows = _grid(table, lambda text: f"**{text}**")
     lines = [f"# {table.plan.id}", "", table.plan.caption + ".", "", *(f"- {line}" for line in about), ""]
-    lines += [LEGEND, "", _row(header), "|" + "---|" * len(header)]
+    lines += [legend(table), "", _row(header), "|" + "---|" * len(header)]
     lines += map(_row, rows)
     lines += ["", *(f"- {line}" for line in [*table.foot, *table.notes])]
     return "\n".join(lines).rstrip() + "\n"
@@ -116,7 +138,8 @@ def latex(table: Table, about: list[str]) -> str:
         return "  " + " & ".join(found) + r" \\"
 
     left = len(header) - len(table.plan.columns)
-    body = [r"\begin{table*}", r"  \centering\scriptsize", rf"  \caption{{{_tex(table.plan.caption)}. {_tex(LEGEND)}}}",
+    caption = _tex(f"{table.plan.caption}. {legend(table)}")
+    body = [r"\begin{table*}", r"  \centering\scriptsize", rf"  \caption{{{caption}}}",
             rf"  \begin{{tabular}}{{{'l' * left}{'c' * len(table.plan.columns)}}}", r"  \hline", line(header),
             r"  \hline", *map(line, rows), r"  \hline", r"  \end{tabular}",
             rf"  \label{{ours:{table.plan.id}}}", r"\end{table*}"]  # fmt: skip
@@ -124,23 +147,38 @@ def latex(table: Table, about: list[str]) -> str:
 
 
 def page(table: Table, about: list[str]) -> str:
-    """A page that needs nothing else."""
-    header, rows = _grid(table, lambda text: f"@@{text}@@")
+    """A page that needs nothing else, in the dress of the other reports; a section per metric."""
+    digits = _digits(table)
 
-    def cell(text: str, tag: str = "td") -> str:
-        inner = html.escape(text.strip("@"))
-        return f"<{tag}>{f'<b>{inner}</b>' if text.startswith('@@') else inner}</{tag}>"
+    def cell(entry: Entry) -> str:
+        ours, theirs = (html.escape(text) for text in (ours_text(entry, digits), theirs_text(entry, digits)))
+        return f'<td class="num">{f"<b>{ours}</b>" if entry.best else ours}<small>{theirs}</small></td>'
 
-    style = "body{font:14px sans-serif;margin:2em}table{border-collapse:collapse}td,th{padding:3px 8px;" \
-            "border-bottom:1px solid #ddd;text-align:left;font-variant-numeric:tabular-nums}"  # fmt: skip
-    lines = ["<!doctype html>", f'<html lang="en"><meta charset="utf-8"><title>{html.escape(table.plan.id)}</title>',
-             f"<style>{style}</style>", f"<h1>{html.escape(table.plan.id)}</h1>",
-             f"<p>{html.escape(table.plan.caption)}. {LEGEND}</p>", "<ul>",
-             *(f"<li>{html.escape(line)}</li>" for line in about), "</ul>", "<table>",
-             "<tr>" + "".join(cell(text, "th") for text in header) + "</tr>",
-             *("<tr>" + "".join(map(cell, row)) + "</tr>" for row in rows), "</table>", "<ul>",
-             *(f"<li>{html.escape(line)}</li>" for line in [*table.foot, *table.notes]), "</ul></html>"]  # fmt: skip
-    return "\n".join(lines) + "\n"
+    def grid(metric: str | None) -> str:
+        head = "".join(f"<th>{html.escape(text)}</th>" for text in ("method", *table.plan.columns))
+        rows = (
+            f"<tr><td>{html.escape(row.method)}</td>"
+            + "".join(cell(table.entries[row, column]) for column in table.plan.columns)
+            + "</tr>"
+            for row in table.plan.rows
+            if row.metric == metric
+        )
+        return f'<div class="scroll named"><table><tr>{head}</tr>{"".join(rows)}</table></div>'
+
+    def items(lines: list[str]) -> str:
+        texts = (re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(line)) for line in lines)
+        return f"<ul>{''.join(f'<li>{text}</li>' for text in texts)}</ul>" if lines else ""
+
+    metrics = dict.fromkeys(row.metric for row in table.plan.rows)
+    return report.page(
+        table.plan.id,
+        f"{table.plan.caption}.",
+        [
+            report.section("What these runs are", "", items(about)),
+            *(report.section(TITLES.get(metric, str(metric)), legend(table), grid(metric)) for metric in metrics),
+            report.section("Tests and gaps", "", items([*table.foot, *table.notes])),
+        ],
+    )
 
 
 def tau_figure(table: Table) -> str:
