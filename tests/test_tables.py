@@ -171,6 +171,7 @@ def test_entries_are_means_over_seeds_beside_the_printed_number(tmp_path):
     assert f"<b>60.50 ±9.50</b><small>{theirs:.2f}, {60.5 - theirs:+.2f}</small>" in texts[".html"]
     assert texts[".html"].count("<section>") == 1 + 3 + 1  # about, three metrics, foot
     assert rf"\textbf{{60.50 $\pm$9.50 ({theirs:.2f}, {60.5 - theirs:+.2f})}}" in texts[".tex"]
+    assert texts[".tex"].count(r"\resizebox{\textwidth}{!}{%") == 1
     assert all("AGCN, CSRA: not run, no images." in text for text in texts.values())
     assert "made <code>up</code>" in texts[".html"]
     assert all("made `up`" in text for kind, text in texts.items() if kind != ".html")

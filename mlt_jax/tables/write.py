@@ -127,7 +127,7 @@ def _tex(text: str) -> str:
 
 
 def latex(table: Table, about: list[str]) -> str:
-    """A `table*` environment; what the runs are in comments."""
+    """A `table*` environment, shrunk to the page where it is wide (graphicx); what the runs are in comments."""
     header, rows = _grid(table, lambda text: f"@@{text}@@")
 
     def line(cells: list[str]) -> str:
@@ -139,9 +139,11 @@ def latex(table: Table, about: list[str]) -> str:
 
     left = len(header) - len(table.plan.columns)
     caption = _tex(f"{table.plan.caption}. {legend(table)}")
-    body = [r"\begin{table*}", r"  \centering\scriptsize", rf"  \caption{{{caption}}}",
-            rf"  \begin{{tabular}}{{{'l' * left}{'c' * len(table.plan.columns)}}}", r"  \hline", line(header),
-            r"  \hline", *map(line, rows), r"  \hline", r"  \end{tabular}",
+    tabular = [rf"  \begin{{tabular}}{{{'l' * left}{'c' * len(table.plan.columns)}}}", r"  \hline", line(header),
+               r"  \hline", *map(line, rows), r"  \hline", r"  \end{tabular}"]  # fmt: skip
+    if len(table.plan.columns) > 4:
+        tabular = [r"  \resizebox{\textwidth}{!}{%", *tabular, "  }"]
+    body = [r"\begin{table*}", r"  \centering\scriptsize", rf"  \caption{{{caption}}}", *tabular,
             rf"  \label{{ours:{table.plan.id}}}", r"\end{table*}"]  # fmt: skip
     return "\n".join([*(f"% {text}" for text in [*about, *table.foot, *table.notes]), *body]) + "\n"
 
