@@ -159,6 +159,7 @@ def test_entries_are_means_over_seeds_beside_the_printed_number(tmp_path):
     }
     table = results.tabulate(made, records, seeds=(0, 1), missing=missing)
     assert table.commits == ("1234567", "89abcde")
+    assert table.seconds == {"labels": 0, "pooled": len(records), "maps": 0}
     entry = table.entries[Row("OF1", "Reweight-Ours"), "(0,0.6)"]
     assert (entry.mean, entry.std, entry.runs) == (pytest.approx(60.5), pytest.approx(9.5), 2)
     theirs = paper.tables()["cls_VOC2012_c"].value("OF1", "Reweight-Ours", "(0,0.6)").mean

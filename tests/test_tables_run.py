@@ -129,6 +129,7 @@ def test_rows_that_look_at_maps_train_on_images_of_a_devkit(tmp_path):
         assert entry.mean > 4 * chance
     text = (given.out / "cls_VOC2007_c.md").read_text()
     assert "AGCN, CSRA: 1 of 2 seeds." in text
+    assert "s of it AGCN and CSRA" in text
     assert "AGCN and CSRA look at maps of small images" in text
     assert "AGCN's learning rate, 0.00015, is" in text
     assert "VOC2007 trains on `train` and tests on `val`" not in text

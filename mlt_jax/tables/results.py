@@ -41,7 +41,7 @@ class Table(NamedTuple):
     plan: Plan
     entries: dict[tuple[Row, str], Entry]
     foot: list[str]
-    seconds: float  # spent on its runs
+    seconds: Mapping[str, float]  # spent on its runs, by what they read: "labels", "pooled" or "maps"
     notes: list[str]  # what was not run, and why
     commits: tuple[str, ...]  # of the code that made its runs
 
@@ -73,14 +73,17 @@ def tabulate(
             }:
                 _mark_best(plan, entries, metric, column)
     used = {cell for group in plan.entries.values() for cell in group}
-    mine = [record for cell, record in records.items() if cell._replace(seed=0) in used]
+    mine = {cell: record for cell, record in records.items() if cell._replace(seed=0) in used}
+    seconds = dict.fromkeys(("labels", "pooled", "maps"), 0.0)
+    for cell, record in mine.items():
+        seconds[cell.inputs] += record["seconds"]
     return Table(
         plan,
         entries,
         _foot(plan, entries, scores, seeds),
-        sum(record["seconds"] for record in mine),
+        seconds,
         _notes(plan, entries, missing) + _short_of_seeds(plan, entries, len(seeds)),
-        tuple(sorted({record.get("commit", UNKNOWN) for record in mine})),
+        tuple(sorted({record.get("commit", UNKNOWN) for record in mine.values()})),
     )
 
 

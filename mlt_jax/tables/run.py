@@ -161,10 +161,11 @@ def say_time_left(bar: Any, start: float, job: Job) -> None:
 def _about(options: Options, table: Table) -> list[str]:
     """What is said at the top of a table: the command, the commit, when, where, and what these runs are."""
     now = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+    slow = f", {table.seconds['maps']:.0f} s of it AGCN and CSRA" if table.seconds["maps"] else ""
     lines = [
         f"`{command(options, table.plan.id)}`",
         f"runs of commit {', '.join(table.commits) or 'none'}, written {now}, on {machine()}; they took "
-        f"{table.seconds:.0f} s together, those shared with other tables included",
+        f"{sum(table.seconds.values()):.0f} s together, those shared with other tables included{slow}",
     ]
     inputs = {cell.inputs for group in table.plan.entries.values() for cell in group}
     if options.backbone == "frozen" and inputs != {"labels"}:
