@@ -17,6 +17,11 @@ UNROLLED = 50_000
 _DIMS = ("NHWC", "HWIO", "NHWC")
 
 
+def _wide(x: Array) -> Array:
+    """x with at least the precision of float32, in which sums are taken."""
+    return x if x.dtype == jnp.float64 else x.astype(jnp.float32)
+
+
 def conv(
     x: Float[Array, "b h w c"], kernel: Float[Array, "k k c d"], *, stride: int, how: str
 ) -> Float[Array, "b i j d"]:
@@ -75,8 +80,8 @@ def normalize(
 ) -> Float[Array, "b h w c"]:
     """`relu((x - mean) / sqrt(var + eps) * scale + bias + shortcut)`, in the dtype of x."""
     factor = scale * lax.rsqrt(var + EPS)
-    y = x.astype(jnp.float32) * factor[None, None, None] + (bias - mean * factor)[None, None, None]
-    y = y if shortcut is None else y + shortcut.astype(jnp.float32)
+    y = _wide(x) * factor[None, None, None] + (bias - mean * factor)[None, None, None]
+    y = y if shortcut is None else y + _wide(shortcut)
     return (jnp.maximum(y, 0) if relu else y).astype(x.dtype)
 
 
@@ -97,14 +102,14 @@ def batch_norm(
 
 
 def _mean(x: Array, axis_name: str | None) -> Array:
-    mean = jnp.mean(x, (0, 1, 2), dtype=jnp.float32)
+    mean = jnp.mean(x, (0, 1, 2))
     return lax.pmean(mean, axis_name) if axis_name else mean
 
 
 def _batch_norm_forward(
     x: Array, shortcut: Array | None, scale: Array, bias: Array, relu: bool, axis_name: str | None
 ) -> tuple[tuple[Array, Array, Array], tuple]:
-    wide = x.astype(jnp.float32)
+    wide = _wide(x)
     mean = _mean(wide, axis_name)
     var = jnp.maximum(_mean(wide * wide, axis_name) - mean * mean, 0)
     y = normalize(x, shortcut, mean, var, scale, bias, relu=relu)
@@ -116,7 +121,7 @@ def _batch_norm_backward(relu: bool, axis_name: str | None, kept: tuple, gradien
     dy = gradients[0]
     if relu:
         dy = jnp.where(y > 0, dy, jnp.zeros((), dy.dtype))
-    wide, g = x.astype(jnp.float32), dy.astype(jnp.float32)
+    wide, g = _wide(x), _wide(dy)
     inverse = lax.rsqrt(var + EPS)
     count = x.size // x.shape[-1]
     mean_g = jnp.mean(g, (0, 1, 2))
@@ -182,17 +187,17 @@ _max_of_slices.defvjp(_max_forward, _max_backward)
 
 
 def mean_pool(x: Float[Array, "b h w c"]) -> Float[Array, "b c"]:
-    """Mean over positions, float32."""
-    return jnp.mean(x, (1, 2), dtype=jnp.float32)
+    """Mean over positions, at least float32."""
+    return jnp.mean(_wide(x), (1, 2))
 
 
 def pooled(x: Float[Array, "b *positions d"]) -> Float[Array, "b d"]:
-    """Features as they are, maps averaged over positions; float32."""
-    return mean_pool(x) if x.ndim == 4 else x.astype(jnp.float32)
+    """Features as they are, maps averaged over positions; at least float32."""
+    return mean_pool(x) if x.ndim == 4 else _wide(x)
 
 
 def positions(x: Float[Array, "b h w d"]) -> Float[Array, "b p d"]:
-    """Maps as one row per position, float32."""
+    """Maps as one row per position, at least float32."""
     if x.ndim != 4:
         raise ValueError(f"inputs: shape {x.shape}; pass maps (b, h, w, d): this head looks at positions")
-    return x.reshape(len(x), -1, x.shape[-1]).astype(jnp.float32)
+    return _wide(x).reshape(len(x), -1, x.shape[-1])
