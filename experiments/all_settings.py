@@ -13,7 +13,7 @@ from pathlib import Path
 import tyro
 
 from mlt_jax.config import Config
-from mlt_jax.noise import SETTINGS
+from mlt_jax.paper.noise import SETTINGS
 from mlt_jax.run import run
 
 # The paper's printed T errors, rows "Our estimator" of est_VOC2007, est_VOC2012: a fine-tuned net, told the clean side.

@@ -22,8 +22,8 @@ import tyro
 from mlt_jax import audit_labels, cross_val_probs, from_cleanlab_joint
 from mlt_jax.data import load
 from mlt_jax.labels import as_labels, to_lists
-from mlt_jax.metrics import average_precision, transition_error
-from mlt_jax.noise import SETTINGS, corrupt, transition
+from mlt_jax.paper.noise import SETTINGS, corrupt, transition
+from mlt_jax.training.metrics import average_precision, transition_error
 
 CONFIDENCE, FEATURES, PROBS, HINDSIGHT = (
     "confidence of the label", "ours, features", "ours, probabilities", "cleanlab, hindsight",

@@ -23,12 +23,12 @@ import tyro
 
 import mlt_jax
 from mlt_jax import Status, TransitionEstimate, cross_val_logits, estimate_from_scores, losses_from_probs
-from mlt_jax.asymptotes import SideTest, side_test
-from mlt_jax.crossfit import head_logits, principal_components
 from mlt_jax.data import Dataset, load
-from mlt_jax.estimator import as_matrices
-from mlt_jax.noise import SETTINGS, corrupt_pairwise, realised_transition
-from mlt_jax.records import write_json
+from mlt_jax.estimator.crossfit import head_logits, principal_components
+from mlt_jax.estimator.curves import SideTest, side_test
+from mlt_jax.paper.noise import SETTINGS, corrupt_pairwise, realised_transition
+from mlt_jax.training.records import write_json
+from mlt_jax.transition import as_matrices
 
 # The paper's printed rows: a fine-tuned network told the clean side, and unbiased selection.
 PRINTED = {

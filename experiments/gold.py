@@ -15,8 +15,8 @@ import numpy as np
 import tyro
 
 from mlt_jax import count, estimate_from_tables
-from mlt_jax.estimator import AGGREGATES
-from mlt_jax.noise import SETTINGS
+from mlt_jax.estimator.solve import AGGREGATES
+from mlt_jax.paper.noise import SETTINGS
 
 # The paper's printed rows "Our estimator gold" of est_VOC2007, est_VOC2012 and est_MSCOCO.
 PRINTED = {

@@ -11,8 +11,8 @@ file: the same command goes on where it was stopped. `--help` says the rest.
 import tyro
 
 from mlt_jax.models import cpu
-from mlt_jax.tables.options import Options
-from mlt_jax.tables.run import run
+from mlt_jax.paper.tables.options import Options
+from mlt_jax.paper.tables.run import run
 
 if __name__ == "__main__":
     options = tyro.cli(Options)

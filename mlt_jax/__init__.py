@@ -1,25 +1,20 @@
 """Noise transition matrices for multi-label data: how noisy is each label, and which labels are wrong."""
 
-from mlt_jax.anchors import dual_t, t_estimator
-from mlt_jax.asymptotes import estimate_from_scores
-from mlt_jax.audit import (
-    Audit,
-    audit_labels,
-    clean_labels,
-    cross_val_probs,
-    find_label_issues,
-    importance_weights,
-    issues_frame,
-    label_quality,
-)
-from mlt_jax.cooccurrence import Tables, count
-from mlt_jax.crossfit import cross_val_logits
-from mlt_jax.doors import from_cleanlab_joint, to_cleanlab_joint
-from mlt_jax.estimator import Status, TransitionEstimate, estimate_all, estimate_from_tables, estimate_pair
+from mlt_jax.audit.audit import Audit, audit_labels, cross_val_probs
+from mlt_jax.audit.cleanlab import from_cleanlab_joint, to_cleanlab_joint
+from mlt_jax.audit.issues import clean_labels, find_label_issues, importance_weights, issues_frame, label_quality
+from mlt_jax.estimator.anchors import dual_t, t_estimator
+from mlt_jax.estimator.auto import estimate, noisy_sides
+from mlt_jax.estimator.correlations import estimate_all
+from mlt_jax.estimator.counts import Tables, count
+from mlt_jax.estimator.crossfit import cross_val_logits
+from mlt_jax.estimator.curves import estimate_from_scores
+from mlt_jax.estimator.pairs import estimate_pair
+from mlt_jax.estimator.selection import losses_from_probs, select_clean
+from mlt_jax.estimator.solve import estimate_from_tables
+from mlt_jax.estimator.uncertainty import bootstrap
 from mlt_jax.labels import Labels, as_labels
-from mlt_jax.recipe import estimate, noisy_sides
-from mlt_jax.selection import losses_from_probs, select_clean
-from mlt_jax.uncertainty import bootstrap
+from mlt_jax.transition import Status, TransitionEstimate
 
 __version__ = "0.1.0"
 

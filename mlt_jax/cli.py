@@ -18,10 +18,11 @@ import numpy as np
 import tyro
 from tqdm import tqdm
 
-from mlt_jax.audit import Audit, Issues, audit_labels, find_label_issues
-from mlt_jax.estimator import Status, TransitionEstimate
+from mlt_jax.audit.audit import Audit, audit_labels
+from mlt_jax.audit.files import Table, align, read_table
+from mlt_jax.audit.issues import Issues, find_label_issues
 from mlt_jax.labels import ABSENT, CODINGS, UNKNOWN
-from mlt_jax.tabular import Table, align, read_table
+from mlt_jax.transition import Status, TransitionEstimate
 
 ISSUE_COLUMNS = ("example", "class", "given", "suggested", "p_wrong", "decision")
 FLIP, KEEP = ("flip", "wrong"), ("", "keep", "right")

@@ -8,9 +8,9 @@ from typing import Any
 import jax
 
 from mlt_jax.data import DEFAULT_SPLITS
-from mlt_jax.estimator import AGGREGATES
+from mlt_jax.estimator.solve import AGGREGATES
 from mlt_jax.models import names as MODELS
-from mlt_jax.selection import check_assume
+from mlt_jax.transition import check_assume
 
 NOISES = ("mlml", "pml", "ulf", "alf", "rates", "pairwise", "none")
 ESTIMATORS = ("auto", "recipe", "dual-t", "t")

@@ -4,8 +4,11 @@ from collections import Counter
 from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float32, Shaped, UInt8
+from jax.typing import ArrayLike
+from jaxtyping import Array, Bool, Float32, Shaped, UInt8
 
 
 class Labels(NamedTuple):
@@ -114,12 +117,31 @@ def as_matrix(
     return np.where(fine, matrix, np.float32(0))
 
 
+def as_logits(probs: Any, like: Labels) -> Float32[np.ndarray, "n q"]:
+    """Logits (n, q) of predicted P(label = 1), which are kept 1e-6 away from 0 and 1 first."""
+    p = np.clip(as_matrix(probs, like, name="probs", low=0, high=1), 1e-6, 1 - 1e-6)
+    return np.log(p) - np.log1p(-p)
+
+
 def as_mask(array: Any, like: Labels, *, name: str) -> Bool[np.ndarray, "n q"]:
     """The (n, q) bool mask that goes with the labels `like`; False at unobserved cells, whatever stood there.
 
     array: (n, q) of bool or 0/1: array, DataFrame (columns are put in the order of the class names) or scipy.sparse.
     """
     return _mask(array, name, like.values.shape, like.classes, like.observed)
+
+
+def check_binary(name: str, array: ArrayLike) -> Shaped[Array, "n q"]:
+    """The matrix as a jax array; ValueError unless it is (n, q) with values 0/1 (values are not seen under jit)."""
+    if np.ndim(array) != 2:
+        raise ValueError(f"{name}: has shape {np.shape(array)}; pass a matrix (examples, classes)")
+    if not isinstance(array, jax.core.Tracer):
+        host = np.asarray(array)
+        bad = np.argwhere((host != 0) & (host != 1))
+        if len(bad):
+            row, column = bad[0]
+            raise ValueError(f"{name}: row {row}, column {column} is {host[row, column]}; pass values 0 and 1")
+    return jnp.asarray(array)
 
 
 def to_lists(labels: Labels) -> list[list[int]]:

@@ -8,13 +8,13 @@ from typing import Any
 import jax
 
 from mlt_jax import data as datasets
-from mlt_jax import records
-from mlt_jax.cache import with_features
 from mlt_jax.config import Config, as_json, identity, resolve
 from mlt_jax.data import Dataset
-from mlt_jax.pipeline import build_engine, build_model, load_results, prepare, run_seed
 from mlt_jax.processes import agree, is_main, say
 from mlt_jax.report import run_page
+from mlt_jax.training import records
+from mlt_jax.training.feature_cache import with_features
+from mlt_jax.training.pipeline import build_engine, build_model, load_results, prepare, run_seed
 
 
 def run(config: Config) -> dict[str, Any]:

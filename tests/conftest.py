@@ -1,18 +1,16 @@
 """The test session is strict: 8 virtual devices, no silent rank or dtype promotion, warnings are errors."""
 
 import os
-from pathlib import Path
 
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 
 import jax
 import numpy as np
 import pytest
+from paths import DATA
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
-
-DATA = Path(os.environ.get("MLT_JAX_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
 
 @pytest.fixture(scope="session")

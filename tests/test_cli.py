@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 from simulate import flip
 
+from mlt_jax.audit.files import align, read_table
 from mlt_jax.cli import main
-from mlt_jax.estimator import TransitionEstimate
-from mlt_jax.tabular import align, read_table
+from mlt_jax.transition import TransitionEstimate
 
 CLASSES = ["cat", "dog", "<script>alert(1)</script>", "naïve, with a comma"]
 N = 3000

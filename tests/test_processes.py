@@ -3,16 +3,14 @@ import signal
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from paths import ROOT
 from simulate import unbiased
 
 from mlt_jax import TransitionEstimate, estimate_all, processes
-
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture

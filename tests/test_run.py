@@ -5,20 +5,19 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+from paths import ROOT
 from PIL import Image
 from safetensors.numpy import load_file
 
 from mlt_jax import TransitionEstimate
 from mlt_jax.config import Config, resolve
-from mlt_jax.pipeline import noisy_labels, prepare
 from mlt_jax.run import load, run
+from mlt_jax.training.pipeline import noisy_labels, prepare
 
-ROOT = Path(__file__).parents[1]
 N, D, Q = 1500, 12, 5
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from mlt_jax.audit import Audit, find_label_issues
+from mlt_jax.audit.audit import Audit
+from mlt_jax.audit.issues import find_label_issues
 from mlt_jax.report import sections
 from mlt_jax.report.page import page, tiles, write
 from mlt_jax.report.thumbnails import in_folder, thumbnails

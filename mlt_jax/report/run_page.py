@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from mlt_jax.estimator import TransitionEstimate
 from mlt_jax.report import charts, sections
 from mlt_jax.report.page import page, section, tiles, write
+from mlt_jax.transition import TransitionEstimate
 
 # Names of the methods as the printed table has them; others are shown as they are.
 _METHODS = {"standard": "Standard", "estimated": "estimated T", "true": "true T"}

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from mlt_jax.audit import Audit
-from mlt_jax.cooccurrence import count
-from mlt_jax.estimator import Status, TransitionEstimate
+from mlt_jax.audit.audit import Audit
+from mlt_jax.estimator.counts import count
+from mlt_jax.estimator.selection import fit_mixture, scale_losses
 from mlt_jax.report import charts
 from mlt_jax.report.page import section
-from mlt_jax.selection import fit_mixture, scale_losses
+from mlt_jax.transition import Status, TransitionEstimate
 
 # Small charts are for looking at; past this many classes the most suspect ones are shown.
 MOST_CHARTS = 60

@@ -1,0 +1,23 @@
+"""T and predictions -> P(label is wrong), suspects, weights; files, cleanlab and scikit-learn at either end."""
+
+from mlt_jax.audit.audit import Audit, audit_labels, cross_val_probs
+from mlt_jax.audit.issues import (
+    Issues,
+    clean_labels,
+    find_label_issues,
+    importance_weights,
+    issues_frame,
+    label_quality,
+)
+
+__all__ = [
+    "Audit",
+    "Issues",
+    "audit_labels",
+    "clean_labels",
+    "cross_val_probs",
+    "find_label_issues",
+    "importance_weights",
+    "issues_frame",
+    "label_quality",
+]

@@ -1,0 +1,122 @@
+"""Which labels are wrong: P(label is wrong) for every cell, from labels and predictions of any framework.
+
+With `pi = P(clean = 1 | prediction)` and T, Bayes' rule gives both flip directions:
+
+    P(wrong | given = 1) = rho_neg (1 - pi) / (rho_neg (1 - pi) + (1 - rho_pos) pi)
+    P(wrong | given = 0) = rho_pos pi / (rho_pos pi + (1 - rho_neg) (1 - pi))
+
+A prediction's confidence alone is not that: where 60 % of the negatives were switched on, a doubtful given positive is
+most probably wrong, and where no positive is ever false it is right. `pi` must be a probability of the *clean* label,
+while models are trained on the given ones: a slope and an offset per class are fitted to the logits so that T of the
+calibrated prediction explains the given labels. With features the heads are trained through T to begin with.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from mlt_jax.audit.calibrate import calibrate, wrong_probability
+from mlt_jax.estimator.auto import estimate
+from mlt_jax.estimator.crossfit import cross_val_logits, principal_components
+from mlt_jax.labels import Labels, as_labels, as_logits
+from mlt_jax.transition import TransitionEstimate, from_matrices
+
+
+class Audit(NamedTuple):
+    """What is known about every label of n examples and q classes."""
+
+    labels: Labels  # as given
+    found: TransitionEstimate  # T, its errors and status
+    scores: Float[np.ndarray, "n q"]  # out-of-sample logits
+    slope: Float[np.ndarray, "q"]  # pi = sigmoid(slope * score + offset)
+    offset: Float[np.ndarray, "q"]
+    wrong: Float[np.ndarray, "n q"]  # P(given label is wrong); 0 where nobody gave one
+    ids: tuple[str, ...]  # the examples' names; their row numbers where none were given
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names; their column numbers where none were given."""
+        return self.labels.classes or tuple(map(str, range(self.wrong.shape[1])))
+
+    @property
+    def clean_probs(self) -> Float[np.ndarray, "n q"]:
+        """P(clean = 1 | prediction, given label), (n, q)."""
+        given = self.labels.values == 1
+        known = self.labels.observed if self.labels.observed is not None else np.True_
+        prediction = np.asarray(jax.nn.sigmoid(self.slope * self.scores + self.offset))
+        return np.where(known, np.where(given, 1 - self.wrong, self.wrong), prediction)
+
+
+def audit_labels(
+    labels: Any,
+    *,
+    probs: Any = None,
+    features: Any = None,
+    losses: Any = None,
+    T: Any = None,
+    method: str = "auto",
+    assume: str = "general",
+    ids: Any = None,
+    classes: Any = None,
+    observed: Any = None,
+    coding: str = "01",
+    seed: int = 0,
+) -> Audit:
+    """The audit of all labels: T and P(label is wrong) per cell.
+
+    Args:
+      labels: (n, q), any form that `as_labels` takes (cleanlab's lists of class indices too).
+      probs: (n, q) predicted P(label = 1) for examples the model did *not* train on (see `cross_val_probs`). With
+        (epochs, n, q) T comes from all epochs, the way of the paper, and the last epoch predicts.
+      features: (n, d) of any network; heads are cross-fitted on them. Better than probs where both are at hand.
+      losses: (epochs, n, q) of the given labels, for T the way of the paper; predictions still come from the others.
+      T: (q, 2, 2) `T[j, clean, noisy]` or a `TransitionEstimate`, where it is known already.
+      method, assume: how T is estimated, see `mlt_jax.estimate`.
+      ids: n names of the examples.  classes: q names.  seed: of the folds.
+    """
+    if classes is None and probs is not None and hasattr(probs, "columns") and isinstance(labels, list | tuple):
+        classes = list(map(str, probs.columns))
+    width = None if probs is None or not isinstance(labels, list | tuple) else np.shape(probs)[-1]
+    checked = as_labels(labels, coding=coding, observed=observed, classes=classes, num_classes=width)
+    n, q = checked.values.shape
+    names = tuple(map(str, range(n) if ids is None else ids))
+    if len(names) != n:
+        raise ValueError(f"ids: {len(names)} names, labels have {n} rows; pass one name per example")
+    if probs is None and features is None:
+        raise ValueError("probs: neither probs nor features were given; pass one, from any framework")
+    x = None if features is None else principal_components(features, n)
+    if T is None:
+        found = estimate(checked, probs=probs, features=x, losses=losses, method=method, assume=assume)
+    else:
+        found = T if isinstance(T, TransitionEstimate) else from_matrices(T, checked)
+        if len(found.T) != q:
+            raise ValueError(f"T: of {len(found.T)} classes, labels have {q}; pass that of the same classes")
+    if x is not None:
+        scores = cross_val_logits(x, checked, T=found.T, seed=seed)
+    else:
+        scores = as_logits(probs[-1] if np.ndim(probs) == 3 else probs, checked)
+    known = checked.observed if checked.observed is not None else np.ones((n, q), bool)
+    y = checked.values.astype(np.float32)
+    rates = jnp.stack([found.rho_neg, found.rho_pos], axis=1).astype(jnp.float32)
+    slope, offset = calibrate(jnp.asarray(scores), y, known, rates, found.prior.astype(jnp.float32))
+    wrong = wrong_probability(jnp.asarray(scores), y, known, rates, slope, offset)
+    return Audit(checked, found, scores, np.asarray(slope), np.asarray(offset), np.asarray(wrong), names)
+
+
+def cross_val_probs(features: Any, labels: Any, **options: Any) -> Float[np.ndarray, "n q"]:
+    """P(label = 1) of each example, (n, q), by logistic heads that never saw it; options of `cross_val_logits`."""
+    return np.asarray(jax.nn.sigmoid(cross_val_logits(features, labels, **options)))
+
+
+def as_audit(source: Any, inputs: dict[str, Any]) -> Audit:
+    """`source` where it is an `Audit`, else the audit of the labels `source` with the arguments `inputs`."""
+    if not isinstance(source, Audit):
+        return audit_labels(source, **inputs)
+    if inputs:
+        raise TypeError(
+            f"{', '.join(inputs)}: this audit is made already; pass labels instead of it, or leave them out"
+        )
+    return source

@@ -1,0 +1,59 @@
+"""Doors to and from cleanlab.
+
+The two conventions are each other's transpose and differ in their normalisation:
+
+    here      T[j, clean, noisy]      P(noisy | clean): every row sums to 1
+    cleanlab  joint[j, noisy, clean]  counts of examples: row `noisy` sums to how often that label was given
+
+Labels need no door: a list of lists of class indices is read by `as_labels` and made by `labels.to_lists`.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from mlt_jax.labels import as_labels
+from mlt_jax.transition import TransitionEstimate, as_transition, implied_prior
+
+
+def to_cleanlab_joint(T: Any, labels: Any, *, observed: Any = None, coding: str = "01") -> Int[np.ndarray, "q 2 2"]:
+    """Counts `joint[j, noisy, clean]`, (q, 2, 2) integers: `confident_joint=` of cleanlab 2.9's multi-label functions.
+
+    T: (q, 2, 2) `T[j, clean, noisy]`, or a `TransitionEstimate`, whose prior is then used. labels: (n, q), any form
+    that `as_labels` takes. Rows sum to the counts of given labels, as cleanlab's own calibrated joints do.
+    """
+    width = len(T.T if isinstance(T, TransitionEstimate) else np.asarray(T))
+    lists = isinstance(labels, list | tuple)
+    checked = as_labels(labels, coding=coding, observed=observed, num_classes=width if lists else None)
+    n, q = checked.values.shape
+    size = np.full(q, n) if checked.observed is None else checked.observed.sum(axis=0)
+    ones = checked.values.sum(axis=0, dtype=np.int64)
+    if isinstance(T, TransitionEstimate):
+        matrix, prior = np.asarray(T.T, float), np.asarray(T.prior, float)
+    else:
+        valid = as_transition(T, q)
+        prior = np.asarray(implied_prior(valid, jnp.asarray(ones / np.maximum(size, 1), valid.dtype)), float)
+        matrix = np.asarray(valid, float)
+    share = np.stack([1 - prior, prior], axis=1)[:, :, None] * matrix  # P(clean, noisy)
+    given = np.stack([size - ones, ones], axis=1)
+    flipped = np.stack([share[:, 1, 0], share[:, 0, 1]], axis=1) / np.maximum(share.sum(axis=1), 1e-12)
+    wrong = np.rint(flipped * given).astype(np.int64)
+    joint = np.zeros((q, 2, 2), np.int64)
+    joint[:, [0, 1], [1, 0]] = wrong
+    joint[:, [0, 1], [0, 1]] = given - wrong
+    return joint
+
+
+def from_cleanlab_joint(joint: Any) -> Float[Array, "q 2 2"]:
+    """`T[j, clean, noisy]` of a confident joint `[j, noisy, clean]`, (q, 2, 2) counts or probabilities.
+
+    A clean value that was never counted gets the identity row.
+    """
+    counts = np.asarray(joint, float)
+    if counts.ndim != 3 or counts.shape[1:] != (2, 2) or not (np.isfinite(counts) & (counts >= 0)).all():
+        raise ValueError(f"joint: shape {counts.shape}; pass (q, 2, 2) counts, [class, noisy, clean], none below 0")
+    counts = counts.transpose(0, 2, 1)
+    total = counts.sum(axis=2, keepdims=True)
+    return jnp.asarray(np.where(total > 0, counts / np.where(total > 0, total, 1), np.eye(2)), dtype=float)

@@ -1,0 +1,92 @@
+"""What to do about an audit: suspects, label quality, relabelled data and weights for any framework's loss."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int, UInt8
+
+from mlt_jax.audit.audit import as_audit
+
+
+class Issues(NamedTuple):
+    """Suspected labels, the most probably wrong first."""
+
+    example: Int[np.ndarray, "m"]  # row
+    column: Int[np.ndarray, "m"]  # class
+    given: UInt8[np.ndarray, "m"]
+    wrong: Float[np.ndarray, "m"]  # P(given label is wrong)
+
+    @property
+    def suggested(self) -> UInt8[np.ndarray, "m"]:
+        """The other label."""
+        return (1 - self.given).astype(np.uint8)
+
+
+def find_label_issues(
+    source: Any, *, threshold: float = 0.5, most: int | None = None, **inputs: Any
+) -> Issues:  # fmt: skip
+    """Labels more probably wrong than `threshold`, the worst first, at most `most` of them.
+
+    source: an `Audit`, or labels with the arguments of `audit_labels` as `inputs`; likewise in the functions below.
+    """
+    audit = as_audit(source, inputs)
+    if not 0 <= threshold < 1:
+        raise ValueError(f"threshold: {threshold}; pass a probability in [0, 1)")
+    rows, columns = np.nonzero(audit.wrong > threshold)
+    wrong = audit.wrong[rows, columns]
+    order = np.argsort(-wrong, kind="stable")[:most]
+    rows, columns = rows[order], columns[order]
+    return Issues(rows, columns, audit.labels.values[rows, columns], wrong[order])
+
+
+def issues_frame(source: Any, *, threshold: float = 0.5, most: int | None = None, **inputs: Any) -> Any:
+    """`find_label_issues` as a pandas DataFrame: example, row, class, given, suggested, p_wrong."""
+    import pandas as pd
+
+    audit = as_audit(source, inputs)
+    issues = find_label_issues(audit, threshold=threshold, most=most)
+    return pd.DataFrame(
+        {
+            "example": [audit.ids[row] for row in issues.example],
+            "row": issues.example,
+            "class": [audit.classes[column] for column in issues.column],
+            "given": issues.given,
+            "suggested": issues.suggested,
+            "p_wrong": issues.wrong,
+        }
+    )
+
+
+def label_quality(source: Any, *, per: str = "cell", **inputs: Any) -> Float[np.ndarray, "..."]:
+    """P(label is right): (n, q) per "cell"; (n,) per "example", that all of its labels are right; (q,) per "class", the
+    mean of its cells, which is the share of right labels to be expected. Cells nobody labelled do not count (1).
+    """
+    if per not in ("cell", "example", "class"):
+        raise ValueError(f'per: {per!r}; pass "cell", "example" or "class"')
+    audit = as_audit(source, inputs)
+    right = 1 - audit.wrong
+    if per == "example":
+        return np.prod(right, axis=1)
+    if per == "class" and audit.labels.observed is not None:
+        known = audit.labels.observed.sum(axis=0)
+        return 1 - audit.wrong.sum(axis=0) / np.maximum(known, 1)
+    return right.mean(axis=0) if per == "class" else right
+
+
+def clean_labels(source: Any, *, threshold: float = 0.5, **inputs: Any) -> UInt8[np.ndarray, "n q"]:
+    """Labels (n, q), 0/1, with those flipped that are more probably wrong than `threshold`; unobserved cells stay 0."""
+    audit = as_audit(source, inputs)
+    return audit.labels.values ^ (audit.wrong > threshold).astype(np.uint8)
+
+
+def importance_weights(source: Any, **inputs: Any) -> Float[np.ndarray, "n q"]:
+    """Weights (n, q) that make the mean loss of the *given* labels that of the clean ones, for any framework's loss.
+
+    beta = P(clean = given | x) / P(noisy = given | x), at most `1 / T[given, given]`; 0 where nobody gave a label. With
+    PyTorch: `BCEWithLogitsLoss(reduction="none")(logits, labels)` times these, then the mean.
+    """
+    audit = as_audit(source, inputs)
+    kept = np.asarray(audit.found.T)[:, [0, 1], [0, 1]]
+    y = audit.labels.values == 1
+    weight = (1 - audit.wrong) / np.maximum(np.where(y, kept[:, 1], kept[:, 0]), 1e-3)
+    return weight if audit.labels.observed is None else np.where(audit.labels.observed, weight, 0)

@@ -1,0 +1,88 @@
+"""The scikit-learn door: the same functions behind `fit` and attributes that end in `_`."""
+
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+
+from mlt_jax.audit.audit import audit_labels
+from mlt_jax.audit.issues import clean_labels, find_label_issues
+from mlt_jax.estimator.auto import estimate
+from mlt_jax.labels import as_labels
+
+
+class NoiseTransition(BaseEstimator):
+    """Noise transition matrices of multi-label data (see `mlt_jax.estimate`).
+
+    Parameters are those of `mlt_jax.estimate`. After `fit`:
+      transition_: (q, 2, 2), `T[j, clean, noisy]`;  prior_: (q,);  stderr_: (q, 2) of rho_neg, rho_pos;
+      status_: (q,), see `mlt_jax.Status`;  estimate_: the whole `TransitionEstimate`;
+      n_features_in_: q;  feature_names_in_: class names, when labels came as a DataFrame.
+    """
+
+    def __init__(
+        self,
+        *,
+        method: str = "auto",
+        assume: str = "general",
+        aggregate: str = "joint",
+        tau: float = 0.5,
+        quantile: float | None = None,
+        min_selected: int = 50,
+        coding: str = "01",
+    ) -> None:
+        self.method = method
+        self.assume = assume
+        self.aggregate = aggregate
+        self.tau = tau
+        self.quantile = quantile
+        self.min_selected = min_selected
+        self.coding = coding
+
+    def fit(
+        self, labels: Any, y: None = None, *, losses: Any = None, probs: Any = None, features: Any = None
+    ) -> "NoiseTransition":
+        """Estimates T from labels (n, q) and losses, probabilities or features (n, d); `y` is not used."""
+        checked = as_labels(labels, coding=self.coding)
+        options = {name: value for name, value in self.get_params().items() if name != "coding"}
+        self.estimate_ = estimate(checked, losses=losses, probs=probs, features=features, **options)
+        self.transition_, self.prior_, self.stderr_, self.status_ = map(np.asarray, self.estimate_[:4])
+        self.n_features_in_ = checked.values.shape[1]
+        if checked.classes is not None:
+            self.feature_names_in_ = np.array(checked.classes, dtype=object)
+        return self
+
+
+class LabelAuditor(BaseEstimator):
+    """Which labels of a multi-label data set are wrong (see `mlt_jax.audit`).
+
+    Parameters: threshold, above which P(wrong) makes a label an issue; method, assume, seed, coding as in
+    `audit_labels`. After `fit(X, y)`, with features (n, d) and labels (n, q):
+      wrong_: (n, q), P(label is wrong);  issues_: see `find_label_issues`;  clean_labels_: (n, q) with issues flipped;
+      transition_: (q, 2, 2), `T[j, clean, noisy]`;  audit_: the whole `Audit`;  n_features_in_: d.
+    """
+
+    def __init__(
+        self,
+        *,
+        threshold: float = 0.5,
+        method: str = "auto",
+        assume: str = "general",
+        seed: int = 0,
+        coding: str = "01",
+    ) -> None:
+        self.threshold = threshold
+        self.method = method
+        self.assume = assume
+        self.seed = seed
+        self.coding = coding
+
+    def fit(self, X: Any, y: Any, *, probs: Any = None) -> "LabelAuditor":
+        """Audits labels y (n, q) by features X (n, d), or by out-of-sample probs (n, q) where X is None."""
+        options = {name: value for name, value in self.get_params().items() if name != "threshold"}
+        self.audit_ = audit_labels(y, features=X, probs=probs, **options)
+        self.wrong_, self.transition_ = self.audit_.wrong, np.asarray(self.audit_.found.T)
+        self.issues_ = find_label_issues(self.audit_, threshold=self.threshold)
+        self.clean_labels_ = clean_labels(self.audit_, threshold=self.threshold)
+        self.n_features_in_ = self.wrong_.shape[1] if X is None else np.shape(X)[1]
+        return self

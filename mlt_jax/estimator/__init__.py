@@ -1,0 +1,33 @@
+"""Labels and evidence (losses, predictions or features) -> T: `estimate_all` and what it is made of."""
+
+from mlt_jax.estimator.anchors import dual_t, t_estimator
+from mlt_jax.estimator.auto import estimate, noisy_sides
+from mlt_jax.estimator.correlations import estimate_all
+from mlt_jax.estimator.counts import Tables, count
+from mlt_jax.estimator.crossfit import cross_val_logits
+from mlt_jax.estimator.curves import estimate_from_scores
+from mlt_jax.estimator.pairs import estimate_pair
+from mlt_jax.estimator.selection import losses_from_probs, select_clean
+from mlt_jax.estimator.solve import AGGREGATES, estimate_from_tables
+from mlt_jax.estimator.uncertainty import bootstrap
+from mlt_jax.transition import Status, TransitionEstimate
+
+__all__ = [
+    "AGGREGATES",
+    "Status",
+    "Tables",
+    "TransitionEstimate",
+    "bootstrap",
+    "count",
+    "cross_val_logits",
+    "dual_t",
+    "estimate",
+    "estimate_all",
+    "estimate_from_scores",
+    "estimate_from_tables",
+    "estimate_pair",
+    "losses_from_probs",
+    "noisy_sides",
+    "select_clean",
+    "t_estimator",
+]

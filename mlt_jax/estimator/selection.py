@@ -1,0 +1,201 @@
+"""Which labels to take as clean: small-loss examples, by a two-component mixture per class and label value."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, UInt8
+
+from mlt_jax.estimator.sums import ANY_ORDER, sums
+from mlt_jax.labels import as_labels, as_matrix
+from mlt_jax.transition import check_assume
+
+# The released code's scikit-learn settings, and the number of examples below which a column is not fitted.
+_MAX_STEPS, _TOLERANCE, _VARIANCE_FLOOR = 10, 1e-2, 5e-4
+_FEWEST = 10
+_TWO_MEANS_STEPS = 100
+_FIRST_CUTS = (1 / 16, 1 / 8, 1 / 4, 3 / 8, 1 / 2, 3 / 4)  # of the range; most losses are small
+_BYTES_PER_CELL = 24  # what a fit holds per example besides the losses
+_CELLS_AT_ONCE = 2**19
+
+Scalar = float | Float[Array, ""]
+
+
+class Mixture(NamedTuple):
+    """Two Gaussians on a line; component 0 has the lower mean."""
+
+    weight: Float[Array, "*batch 2"]
+    mean: Float[Array, "*batch 2"]
+    variance: Float[Array, "*batch 2"]
+    fitted: Bool[Array, "*batch"]  # False: fewer than 10 examples, or all losses equal
+
+
+def select_clean(
+    losses: Any,
+    labels: Any,
+    *,
+    tau: float = 0.5,
+    assume: str = "general",
+    observed: Any = None,
+    coding: str = "01",
+    max_memory: int = 2**30,
+) -> np.ndarray:
+    """Mask (n, q) of the labels taken as clean.
+
+    Args:
+      losses: (epochs, n, q) or (n, q), the loss of each given label, per class (see `losses_from_probs`). Per class
+        and label value each epoch is scaled to [0, 1], the epochs are averaged, and a two-component Gaussian mixture
+        is fitted, as the paper's released code does (it gives the five epochs that end at its sampling epoch).
+      labels: (n, q), any form that `as_labels` takes.
+      tau: a label is taken when its posterior of the low-loss component exceeds tau.
+      assume: `"missing"` (no given positive is wrong): every positive is taken. `"partial"`: every negative is.
+      max_memory: bytes to work in besides losses and mask; classes are done in blocks that fit.
+
+    A column (class and value) that cannot be fitted, with fewer than 10 examples or with all losses equal, is taken
+    whole. Unobserved cells are never taken.
+    """
+    check_assume(assume)
+    if not 0 < tau < 1:
+        raise ValueError(f"tau: {tau}; pass a probability strictly between 0 and 1")
+    checked = as_labels(labels, coding=coding, observed=observed)
+    history = as_matrix(losses, checked, name="losses", lead=True)
+    n, q = checked.values.shape
+    known = checked.observed if checked.observed is not None else np.broadcast_to(np.True_, (n, q))
+    block = int(np.clip(max_memory // ((4 * len(history) + _BYTES_PER_CELL) * n), 1, q))
+    taken = np.empty((n, q), bool)
+    for start in range(0, q, block):
+        part = slice(min(start, q - block), min(start + block, q))  # all of one size, to compile once
+        cells = (np.ascontiguousarray(x[..., part].swapaxes(-1, -2)) for x in (history, checked.values, known))
+        taken[:, part] = np.asarray(_select(*cells, tau=tau, assume=assume)).T
+    return taken
+
+
+def losses_from_probs(probs: Any, labels: Any, *, observed: Any = None, coding: str = "01") -> np.ndarray:
+    """Binary cross entropy of the given labels, (epochs, n, q) or (n, q) like `probs`, the predicted P(label = 1)."""
+    checked = as_labels(labels, coding=coding, observed=observed)
+    p = as_matrix(probs, checked, name="probs", low=0, high=1, lead=np.ndim(probs) == 3)
+    return -np.log(np.clip(np.where(checked.values == 1, p, 1 - p), 1e-7, None))
+
+
+@partial(jax.jit, static_argnames="assume", compiler_options=ANY_ORDER)
+def _select(
+    losses: Float[Array, "epochs q n"],
+    values: UInt8[Array, "q n"],
+    known: Bool[Array, "q n"],
+    *,
+    tau: Scalar,
+    assume: str,
+) -> Bool[Array, "q n"]:
+    fitted = {"general": (True, False), "missing": (False,), "partial": (True,)}[assume]
+
+    def one(cells: tuple[Array, Array, Array]) -> Bool[Array, "n"]:
+        losses, values, known = cells
+        y = values == 1
+        taken = known
+        for value in fitted:
+            member = known & (y if value else ~y)
+            taken = taken & (_clean_column(losses, member, tau) | ~member)
+        return taken
+
+    q, n = values.shape
+    at_once = min(q, max(1, _CELLS_AT_ONCE // n))  # a loop ends with the slowest of these
+    return jax.lax.map(one, (jnp.moveaxis(losses, 1, 0), values, known), batch_size=at_once)
+
+
+def _clean_column(losses: Float[Array, "epochs n"], member: Bool[Array, "n"], tau: Scalar) -> Bool[Array, "n"]:
+    x = scale_losses(losses, member)
+    mixture = fit_mixture(x, member)
+    return (low_posterior(mixture, x) > tau) | ~mixture.fitted
+
+
+def scale_losses(losses: Float[Array, "epochs n"], member: Bool[Array, "n"]) -> Float[Array, "n"]:
+    """Mean over epochs of the losses of one column, each epoch scaled to [0, 1] over its members."""
+    low = jnp.min(losses, axis=1, keepdims=True, where=member[None], initial=jnp.inf)
+    high = jnp.max(losses, axis=1, keepdims=True, where=member[None], initial=-jnp.inf)
+    span = jnp.where(high > low, high - low, 1)
+    return jnp.where(member, jnp.mean((losses - jnp.where(high > low, low, losses)) / span, axis=0), 0)
+
+
+def low_posterior(mixture: Mixture, x: Float[Array, "n"]) -> Float[Array, "n"]:
+    """P(component 0 | x) of one mixture."""
+    logits = _log_joint(mixture, x)
+    return jax.nn.sigmoid(logits[0] - logits[1])
+
+
+def fit_mixture(x: Float[Array, "n"], member: Bool[Array, "n"]) -> Mixture:
+    """The mixture of one masked column: 2-means, then at most 10 EM steps, as scikit-learn's GaussianMixture does.
+
+    EM is not run to convergence on purpose: the paper's masks come from these ten steps. Every step is one pass over
+    the column that takes all its sums; moments are about the cut of 2-means, where they lose no precision.
+    """
+    m = member.astype(x.dtype)
+    low = jnp.min(x, where=member, initial=jnp.inf)
+    high = jnp.max(x, where=member, initial=-jnp.inf)
+    cut = _two_means_cut(x, m, jnp.minimum(low, 1), jnp.maximum(high, 0))
+    z = x - cut
+    whole = jnp.stack(sums(m, m * z, m * z**2))
+    size = jnp.maximum(whole[0], 1)
+
+    def maximise(upper: Float[Array, "3"]) -> Mixture:
+        moments = jnp.stack([whole - upper, upper], axis=1)
+        mass = moments[0] + 10 * jnp.finfo(x.dtype).eps
+        mean = moments[1] / mass
+        variance = jnp.maximum(moments[2] / mass - mean**2, 0) + _VARIANCE_FLOOR
+        return Mixture(mass / jnp.sum(mass), mean + cut, variance, jnp.array(True))
+
+    def em_step(carry: tuple[Mixture, Array, Array, Array]) -> tuple[Mixture, Array, Array, Array]:
+        mixture, bound, _, step = carry
+        logits = _log_joint(mixture, x)
+        gap = logits[1] - logits[0]
+        small = jnp.exp(-jnp.abs(gap))  # of the less likely component, beside 1 for the other
+        upper = m * jnp.where(gap > 0, 1, small) / (1 + small)
+        likelihood = m * (jnp.maximum(logits[0], logits[1]) + jnp.log(1 + small))
+        *moments, total = sums(upper, upper * z, upper * z**2, likelihood)
+        new_bound = total / size
+        return maximise(jnp.stack(moments)), new_bound, jnp.abs(new_bound - bound), step + 1
+
+    def em_goes_on(carry: tuple[Mixture, Array, Array, Array]) -> Array:
+        return (carry[2] >= _TOLERANCE) & (carry[3] < _MAX_STEPS)
+
+    infinity = jnp.array(jnp.inf, x.dtype)
+    above = m * (z > 0).astype(x.dtype)
+    start = (maximise(jnp.stack(sums(above, above * z, above * z**2))), -infinity, infinity, jnp.array(0))
+    mixture = jax.lax.while_loop(em_goes_on, em_step, start)[0]
+    order = jnp.argsort(mixture.mean)
+    fitted = (whole[0] >= _FEWEST) & (high > low)
+    return Mixture(mixture.weight[order], mixture.mean[order], mixture.variance[order], fitted)
+
+
+def _two_means_cut(x: Float[Array, "n"], m: Float[Array, "n"], low: Scalar, high: Scalar) -> Float[Array, ""]:
+    """Where two clusters part: Lloyd's steps until the cut stands still, from the best of some cuts of the range."""
+    size, total = sums(m, m * x)
+
+    def above(*cuts: Scalar) -> tuple[Array, Array]:
+        """Number and sum of the members above each cut."""
+        upper = [m * (x > cut).astype(x.dtype) for cut in cuts]
+        found = jnp.stack(sums(*upper, *(u * x for u in upper)))
+        return found[: len(cuts)], found[len(cuts) :]
+
+    def step(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        cut, _, count = carry
+        (number,), (upper,) = above(cut)
+        centres = (total - upper) / jnp.maximum(size - number, 1), upper / jnp.maximum(number, 1)
+        return (centres[0] + centres[1]) / 2, cut, count + 1
+
+    def goes_on(carry: tuple[Array, Array, Array]) -> Array:
+        return (carry[0] != carry[1]) & (carry[2] < _TWO_MEANS_STEPS)
+
+    cuts = low + (high - low) * jnp.array(_FIRST_CUTS, x.dtype)
+    number, upper = above(*cuts)
+    spread = upper**2 / jnp.maximum(number, 1) + (total - upper) ** 2 / jnp.maximum(size - number, 1)
+    start = cuts[jnp.argmax(spread)]
+    return jax.lax.while_loop(goes_on, step, (start, start - 1, jnp.array(0)))[0]
+
+
+def _log_joint(mixture: Mixture, x: Float[Array, "n"]) -> tuple[Float[Array, "n"], Float[Array, "n"]]:
+    scale = jnp.log(mixture.weight) - 0.5 * jnp.log(2 * jnp.pi * mixture.variance)
+    sharp = 0.5 / mixture.variance
+    low, high = (scale[k] - sharp[k] * (x - mixture.mean[k]) ** 2 for k in (0, 1))
+    return low, high

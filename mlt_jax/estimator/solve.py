@@ -1,0 +1,232 @@
+"""Transition matrices of all classes from co-occurrence tables: the paper's Algorithm 1, stage 2, and a better rule."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, PartitionSpec
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from mlt_jax.estimator import line
+from mlt_jax.estimator.counts import Tables
+from mlt_jax.estimator.pairs import Choice, Groups, choose
+from mlt_jax.estimator.sums import ANY_ORDER
+from mlt_jax.transition import Status, TransitionEstimate, as_matrices, as_transition, check_assume, implied_prior
+
+AGGREGATES = ("joint", "medoid", "residual", "mean", "first")
+
+# Classes that the rules over partners solve at once; bounds the memory of what they hold per pair.
+_BLOCK = 16
+
+
+def estimate_from_tables(
+    tables: Tables,
+    *,
+    aggregate: str = "joint",
+    assume: str = "general",
+    num_partners: int | None = None,
+    key: PRNGKeyArray | None = None,
+    fallback: Any = None,
+    min_selected: int = 50,
+    mesh: Mesh | None = None,
+) -> TransitionEstimate:
+    """`estimate_all` from counted tables (see `cooccurrence.count`); `stderr` is NaN, as it needs the labels."""
+    q = len(tables.both)
+    rank = partner_ranks(q, aggregate=aggregate, assume=assume, num_partners=num_partners, key=key)
+    other = None if fallback is None else as_transition(fallback, q, name="fallback")
+    options: dict[str, Any] = dict(aggregate=aggregate, assume=assume, min_selected=min_selected)
+    return solve_rows(tables, rank, other, jnp.arange(q), mesh=mesh, **options)
+
+
+def partner_ranks(
+    q: int, *, aggregate: str, assume: str, num_partners: int | None, key: PRNGKeyArray | None
+) -> Int[Array, "#q q"]:
+    """In which order class j asks its partners, (q, q), or (1, q) when all classes ask in the same; q is never."""
+    if aggregate not in AGGREGATES:
+        raise ValueError(f"aggregate: {aggregate!r}; pass one of {', '.join(AGGREGATES)}")
+    check_assume(assume)
+    everyone = jnp.arange(q)[None]
+    if num_partners is None and (key is None or aggregate != "first"):
+        return everyone
+    if num_partners is not None and not 1 <= num_partners <= max(q - 1, 1):
+        raise ValueError(f"num_partners: {num_partners}; pass 1 to {q - 1}, one less than the number of classes")
+    if key is None:
+        raise ValueError(f"key: None; num_partners={num_partners} draws partners, pass jax.random.key(seed)")
+    draw = jax.random.uniform(key, (q, q)) + jnp.eye(q)
+    rank = jnp.argsort(jnp.argsort(draw, axis=1), axis=1)
+    return jnp.where(rank < (q - 1 if num_partners is None else num_partners), rank, q)
+
+
+class Solution(NamedTuple):
+    """What one class's partners say."""
+
+    rates: Float[Array, "*batch 2"]  # rho_neg, rho_pos
+    prior: Float[Array, "*batch"]
+    partners: Int[Array, "*batch"]
+    residual: Float[Array, "*batch"]
+    valid: Bool[Array, "*batch"]  # rates are finite and sum to less than 1
+    identified: Bool[Array, "*batch"]  # and the correlations that gave them are beyond chance
+
+
+def solve_class(
+    ones: Groups, totals: Float[Array, "4 #q"], rank: Int[Array, "q"], *, aggregate: str, bounded: bool = True
+) -> Solution:
+    """Rates of one class from how often each partner is on, in the four groups of examples (see `Tables.groups`).
+
+    `bounded=False` leaves out what pulls an estimate to an end of its range, which would hide its error.
+    """
+    cloud = line.group_cloud(ones, totals, rank < rank.shape[0])
+    choice = None if aggregate == "joint" else choose(ones, totals, rank, aggregate=aggregate, bounded=bounded)
+    return conclude(cloud, choice, bounded=bounded)
+
+
+def conclude(cloud: line.Cloud, choice: Choice | None, *, bounded: bool = True) -> Solution:
+    """The solution of one class: the line through its cloud, or what a rule chose among the partners' own solutions."""
+    if choice is None:
+        theta = line.fit(cloud, bounded=bounded)
+        rates, prior = line.rates(cloud.mass, theta)
+        identified, partners = line.correlated(cloud)
+        valid = cloud.dimension > 0
+    else:
+        rates, prior, partners = choice
+        theta = line.shares(cloud.mass, rates, prior)
+        identified = valid = partners > 0
+    valid &= jnp.all(jnp.isfinite(rates)) & (jnp.sum(rates) < 1)
+    return Solution(rates, prior, partners, line.misfit(cloud, theta), valid, valid & identified)
+
+
+def class_groups(tables: Tables, assume: str) -> tuple[list[Array], list[Array]]:
+    """`Tables.parts` under an assumption: a side that has no noise is selected whole."""
+    if assume == "missing":
+        tables = tables._replace(pos=tables.both, total_pos=tables.total_both)
+    if assume == "partial":
+        tables = tables._replace(neg=tables.partner - tables.both, total_neg=tables.total - tables.total_both)
+    return tables.parts()
+
+
+def solve_rows(
+    tables: Tables,
+    rank: Int[Array, "#rows q"],
+    fallback: Float[Array, "rows 2 2"] | None,
+    classes: Int[Array, "rows"],
+    *,
+    aggregate: str,
+    assume: str,
+    min_selected: int,
+    mesh: Mesh | None = None,
+) -> TransitionEstimate:
+    """Estimates of the classes whose rows the tables have, `classes` their numbers."""
+    rows = len(classes)
+    if mesh is not None:
+        mesh = Mesh(mesh.devices, mesh.axis_names)  # whatever its axis types, XLA lays out the inputs
+    if mesh is not None and rows % mesh.size:  # shards have equal sizes; the last row is solved several times
+        take = np.minimum(np.arange(-(-rows // mesh.size) * mesh.size), rows - 1)
+        tables, rank, fallback, classes = jax.tree.map(
+            lambda x: x[take] if len(x) == rows else x, (tables, rank, fallback, classes)
+        )
+    look = _evidence if isinstance(tables.both, jax.core.Tracer) else _fast_evidence
+    evidence = look(tables, rank, classes, aggregate=aggregate, assume=assume, mesh=mesh)
+    found = _estimate(*evidence, fallback, min_selected=min_selected)
+    return jax.tree.map(lambda x: x[:rows], found) if len(found.T) > rows else found
+
+
+def _evidence(
+    tables: Tables,
+    rank: Int[Array, "#rows q"],
+    classes: Int[Array, "rows"],
+    *,
+    aggregate: str,
+    assume: str,
+    mesh: Mesh | None,
+) -> tuple[line.Cloud, Choice | None, list[Int[Array, "#rows #q"]]]:
+    """What the partners of every class say, and the sizes of its groups: all that needs a pass over the tables."""
+
+    def cloud(
+        ones: Groups, totals: Float[Array, "4 #q"], rank: Int[Array, "q"], share: Float[Array, "q"]
+    ) -> line.Cloud:
+        return line.group_cloud(ones, totals, rank < rank.shape[0], share)
+
+    each = partial(map_classes, tables=tables, rank=rank, classes=classes, assume=assume, mesh=mesh)
+    choices = None if aggregate == "joint" else each(partial(choose, aggregate=aggregate), block=_BLOCK)
+    return each(cloud), choices, class_groups(tables, assume)[1]
+
+
+# What follows is strict again: it asks whether shares lie exactly on a bound.
+_fast_evidence = jax.jit(_evidence, static_argnames=("aggregate", "assume", "mesh"), compiler_options=ANY_ORDER)
+
+
+@jax.jit
+def _estimate(
+    clouds: line.Cloud,
+    choices: Choice | None,
+    totals: list[Int[Array, "#rows #q"]],
+    fallback: Float[Array, "rows 2 2"] | None,
+    *,
+    min_selected: int | Int[Array, ""],
+) -> TransitionEstimate:
+    solution = jax.vmap(conclude)(clouds, choices)
+    sizes = jnp.stack([jnp.max(total, axis=1) for total in totals], 1).astype(solution.rates.dtype)
+    enough = jnp.all(sizes[:, :2] >= min_selected, axis=1)
+    reason = jnp.where(enough, Status.UNIDENTIFIABLE, Status.TOO_FEW)
+    solved = enough & solution.identified
+    trusting = jax.vmap(line.rates, in_axes=(0, None))(sizes, jnp.array([0, 1], sizes.dtype))[0]
+    trusting = jnp.where(jnp.sum(trusting, axis=1, keepdims=True) < 1, trusting, 0)
+    from_rule = solution.valid if fallback is None else solved
+    other = as_matrices(trusting) if fallback is None else fallback
+    T = jnp.where(from_rule[:, None, None], as_matrices(solution.rates), other)
+    frequency = (sizes[:, 0] + sizes[:, 2]) / jnp.sum(sizes, axis=1)
+    return TransitionEstimate(
+        T=T,
+        prior=jnp.where(from_rule, solution.prior, implied_prior(T, frequency)),
+        stderr=jnp.full(solution.rates.shape, jnp.nan, T.dtype),
+        status=jnp.where(solved, Status.CORRELATION, reason if fallback is None else Status.FALLBACK).astype(jnp.int32),
+        partners=solution.partners.astype(jnp.int32),
+        residual=jnp.where(from_rule, solution.residual, 0),
+    )
+
+
+def map_classes(
+    solve: Any,
+    *,
+    tables: Tables,
+    rank: Int[Array, "#rows q"],
+    classes: Int[Array, "rows"],
+    assume: str,
+    mesh: Mesh | None = None,
+    block: int | None = None,
+) -> Any:
+    """`solve(ones, totals, rank, share)` of every class: vmapped, over the devices of a mesh, in blocks of classes.
+
+    Blocks bound the memory of what `solve` cannot do in one fused pass over its row.
+    """
+    inputs = (classes, *tables, rank)
+    own = [len(x) == len(classes) for x in inputs]  # the others are the same for all classes
+    q = tables.both.shape[1]
+    dtype = jnp.result_type(float)
+
+    def one(j: Int[Array, ""], *row: Array) -> Any:
+        table, rank = Tables(*row[:-1]), row[-1]
+        ones, totals = class_groups(table, assume)
+        share = table.partner.astype(dtype) / jnp.maximum(table.total, 1).astype(dtype)
+        others = jnp.where(jnp.arange(q) == j, q, rank)
+        return solve([x.astype(dtype) for x in ones], jnp.stack(totals).astype(dtype), others, share)
+
+    def every(*inputs: Array) -> Any:
+        rows = [x if mine else x[0] for x, mine in zip(inputs, own, strict=True)]
+        if block is None:
+            return jax.vmap(one, in_axes=[0 if mine else None for mine in own])(*rows)
+        mine = [x for x, is_own in zip(rows, own, strict=True) if is_own]
+
+        def woven(mine: list[Array]) -> Any:
+            left = iter(mine)
+            return one(*(next(left) if is_own else x for x, is_own in zip(rows, own, strict=True)))
+
+        return jax.lax.map(woven, mine, batch_size=min(block, len(rows[0])))
+
+    if mesh is not None:
+        split = PartitionSpec(mesh.axis_names)
+        specs = tuple(split if mine else PartitionSpec() for mine in own)
+        every = jax.shard_map(every, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False)
+    return every(*inputs)

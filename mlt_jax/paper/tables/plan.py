@@ -1,0 +1,175 @@
+"""Which runs a table is made of.
+
+A cell is one number's worth of work: a method (or estimator) on a study's data under a noise setting with a seed. A
+table's entry is the mean over seeds of one cell, or of several where the paper averages noise settings.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from mlt_jax.paper import printed as paper
+from mlt_jax.paper.methods import ALIASES, ESTIMATORS, METHODS, ORACLES
+from mlt_jax.paper.printed import AVERAGE
+
+SEED_FREE = ("frequencies",)
+BLIND = {"Our estimator": "Our estimator, blind", "Reweight-Ours": "Reweight-Ours, blind"}
+TAUS = ("0.4", "0.5", "0.6")
+# Rows that are no competitors: an oracle, or not the paper's method.
+NO_RIVALS = ("Reweight-TrueT", "Reweight-Ours, blind", "Our estimator gold", "Our estimator, blind")
+CLASS_DEPENDENT = {"voc2007": "cls_VOC2007_c", "voc2012": "cls_VOC2012_c", "coco": "cls_MSCOCO_c"}
+INSTANCE_DEPENDENT = {"voc2007": "cls_VOC2007_ins_c", "voc2012": "cls_VOC2012_ins_c", "coco": "cls_MSCOCO_ins_c"}
+TYPES = ("MLML", "PML", "ULF", "ALF")
+
+
+class Study(NamedTuple):
+    """Training and test data of a study."""
+
+    dataset: str
+    train: str
+    test: str | None = None  # None: nothing is trained to be tested, only T is estimated
+
+
+STUDIES = {
+    "voc2007-all": Study("voc2007", "trainval"),
+    "voc2007": Study("voc2007", "train", "val"),
+    "voc2012": Study("voc2012", "trainval", "voc2007/trainval"),
+    "coco": Study("coco", "train", "val"),
+    "voc-pool": Study("voc", "trainval+test"),
+}
+# The paper's splits, where VOC2007's test set is at hand.
+REAL_TEST = {"voc2007": Study("voc2007", "trainval", "test"), "voc2012": Study("voc2012", "trainval", "voc2007/test")}
+# Where a data set's T errors come from.
+ESTIMATION = {"voc2007": "voc2007-all", "voc2012": "voc2012", "coco": "coco", "voc": "voc-pool"}
+
+
+class Cell(NamedTuple):
+    """One run: its scores are one small file."""
+
+    study: str
+    setting: str  # a column's name, such as "(0,0.2)" or "PMD-Type-I"
+    seed: int
+    method: str
+
+    @property
+    def path(self) -> str:
+        """Where its file lies, relative to the work folder."""
+        return f"{self.study}/{slug(self.setting)}/seed{self.seed}/{slug(self.method)}.json"
+
+    @property
+    def inputs(self) -> str:
+        """What the run reads: "labels", "pooled" features, or spatial "maps"."""
+        if self.study == "voc-pool" or self.method in LABEL_ONLY or self.method.startswith("n="):
+            return "labels"
+        return "maps" if self.method in METHODS and METHODS[self.method].model in ("agcn", "csra") else "pooled"
+
+
+LABEL_ONLY = ("Our estimator gold", "label A", "label B", "frequencies")
+
+
+class Row(NamedTuple):
+    """A row of our table; `method` as printed, where it is printed."""
+
+    metric: str | None
+    method: str
+
+
+class Plan(NamedTuple):
+    """A table of ours: rows, columns, and the runs behind every entry."""
+
+    id: str
+    caption: str
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+    entries: Mapping[tuple[Row, str], tuple[Cell, ...]]  # seed 0 stands for every seed
+
+    def cells(self, *, seeds: Iterable[int], map_seeds: int) -> list[Cell]:
+        """Every run of the table, each once; those on maps only for the first `map_seeds` seeds."""
+        found: dict[Cell, None] = {}
+        for group in self.entries.values():
+            for cell in group:
+                chosen = [0] if cell.method in SEED_FREE else list(seeds)
+                for seed in chosen[:map_seeds] if cell.inputs == "maps" else chosen:
+                    found[cell._replace(seed=seed)] = None
+        return list(found)
+
+
+def slug(name: str) -> str:
+    """The name as part of a path; different names stay different."""
+    return re.sub(r"[^A-Za-z0-9.+=-]", "_", name.replace("%", "pc"))
+
+
+def ids() -> tuple[str, ...]:
+    """All tables: the paper's, and "tau" (its figure)."""
+    return (*paper.tables(), "tau")
+
+
+def plan(table_id: str, *, extra: Iterable[str] = ()) -> Plan:
+    """The table of that id; `extra` names further methods or estimators to give a row."""
+    if table_id not in ids():
+        raise ValueError(f"table: {table_id!r} is unknown; pass one of {', '.join(ids())}, or all")
+    if table_id == "tau":
+        return _tau()
+    printed = paper.tables()[table_id]
+    if printed.kind == "wilcoxon":
+        return _wilcoxon(printed)
+    rows: list[Row] = []
+    for row in printed.rows:
+        rows.append(Row(row.metric, row.method))
+        if row.method in BLIND and table_id.startswith(("est_", "cls_", "ins")):
+            rows.append(Row(row.metric, BLIND[row.method]))
+    known = (ESTIMATORS | ORACLES).keys() if printed.kind == "estimation_error" else METHODS.keys()
+    metrics = dict.fromkeys(row.metric for row in rows)
+    rows += [
+        Row(metric, name) for metric in metrics for name in extra if name in known and Row(metric, name) not in rows
+    ]
+    entries = {(row, column): _cells(printed, row, column) for row in rows for column in printed.columns}
+    return Plan(table_id, printed.caption, printed.columns, tuple(rows), entries)
+
+
+def _cells(printed: paper.PaperTable, row: Row, column: str) -> tuple[Cell, ...]:
+    method = ALIASES.get(row.method, row.method)
+    if printed.id == "ablation_n1":
+        return (Cell("coco", column, 0, "label A" if row.method.endswith("A") else "label B"),)
+    if printed.id == "validation_coco":
+        return (Cell("coco", "clean", 0, "frequencies"),)
+    if row.metric == "T_error":
+        return (Cell(ESTIMATION[printed.dataset], column, 0, method),)
+    dataset = {"Pascal-VOC2007": "voc2007", "Pascal-VOC2012": "voc2012", "MS-COCO": "coco"}.get(column, printed.dataset)
+    settings = [column]
+    if printed.id == "ins":
+        settings = list(paper.tables()[INSTANCE_DEPENDENT[dataset]].columns)
+    elif column in (*TYPES, AVERAGE):
+        every = paper.tables()[CLASS_DEPENDENT[dataset]].columns
+        place = TYPES.index(column) if column in TYPES else None
+        settings = list(every if place is None else every[2 * place : 2 * place + 2])
+    return tuple(Cell(dataset, setting, 0, method) for setting in settings)
+
+
+def _wilcoxon(printed: paper.PaperTable) -> Plan:
+    """Our method against every baseline: an entry has the runs of all settings of all data sets, for both."""
+    settings = [
+        (dataset, column)
+        for group in (CLASS_DEPENDENT, INSTANCE_DEPENDENT)
+        for dataset, table in group.items()
+        for column in paper.tables()[table].columns
+    ]
+    rows = tuple(Row(row.metric, row.method) for row in printed.rows)
+    entries = {
+        (row, column): tuple(Cell(*at, 0, name) for name in (row.method, column) for at in settings)
+        for row in rows
+        for column in printed.columns
+    }
+    return Plan(printed.id, printed.caption, printed.columns, rows, entries)
+
+
+def _tau() -> Plan:
+    columns = paper.tables()["cls_VOC2007_c"].columns
+    rows = tuple(Row(metric, f"Reweight-Ours (tau={tau})") for metric in ("validation_mAP", "mAP") for tau in TAUS)
+    entries = {
+        (row, column): (Cell("voc2007", column, 0, ALIASES.get(row.method, row.method)),)
+        for row in rows
+        for column in columns
+    }
+    caption = "Threshold of the selection: mAP of Reweight-Ours on noisy validation and on test labels, VOC2007"
+    return Plan("tau", caption, columns, rows, entries)

@@ -1,0 +1,128 @@
+"""How examples reach the device: all of them once, or batch by batch. Both see the same batches in the same order."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, PyTree
+
+from mlt_jax import data as datasets
+from mlt_jax.data import Dataset
+from mlt_jax.training import step as training
+from mlt_jax.training.step import Apply, TrainState
+
+# step(state, batch, T) -> (state, metrics)
+Step = Callable[..., tuple[TrainState, dict[str, jax.Array]]]
+# (state, batches of this epoch done, sum of the losses since the last call)
+Report = Callable[[TrainState, int, float], None]
+
+
+class Feed(Protocol):
+    """Trains one epoch, or predicts, on a data set."""
+
+    def put(self, tree: PyTree) -> PyTree:
+        """The tree where the steps want it."""
+
+    def train(
+        self, step: Step, state: TrainState, T: Any, data: Dataset, *, epoch: int, seed: int, start: int, report: Report
+    ) -> TrainState:
+        """The state after batches `start` and on of an epoch."""
+
+    def predict(self, params: PyTree, stats: PyTree, data: Dataset) -> Float[np.ndarray, "n q"]:
+        """Logits of all examples, in evaluation mode."""
+
+
+class Resident:
+    """Features in device memory; an epoch is one jitted scan, so `report` hears only of its end."""
+
+    def __init__(self, apply: Apply, *, batch_size: int, kept: dict | None = None) -> None:
+        # `kept`: feeds of several networks can share what is in device memory.
+        self._batch_size = batch_size
+        self._predict = jax.jit(lambda params, stats, inputs: apply(params, stats, inputs, False)[0])
+        self._epochs: dict[Step, Callable] = {}
+        self._kept: dict[int, tuple[np.ndarray, jax.Array]] = {} if kept is None else kept
+
+    def put(self, tree: PyTree) -> PyTree:
+        """The tree on the default device."""
+        return jax.tree.map(jnp.asarray, tree)
+
+    def train(
+        self, step: Step, state: TrainState, T: Any, data: Dataset, *, epoch: int, seed: int, start: int, report: Report
+    ) -> TrainState:
+        """The state after an epoch."""
+        assert start == 0
+        if step not in self._epochs:
+            self._epochs[step] = _scan_with(step)
+        # The rows of each batch, from the same place as everybody's.
+        rows_only = data._replace(features=np.zeros((len(data.ids), 0), np.float32))
+        plan = list(datasets.batches(rows_only, batch_size=self._batch_size, epoch=epoch, seed=seed, train=True))
+        rows, weight = (np.stack([batch[name] for batch in plan]) for name in ("index", "weight"))
+        labels = jnp.asarray(data.labels, jnp.float32)
+        state, losses = self._epochs[step](state, T, self._inputs(data), labels, rows, weight)
+        values = np.asarray(losses, float)
+        if not np.isfinite(values).all():
+            bad = int(np.argmin(np.isfinite(values)))
+            raise training.NonFiniteLoss(int(state.step) - len(values) + bad + 1, rows[bad])
+        report(state, len(values), float(values.sum()))
+        return state
+
+    def predict(self, params: PyTree, stats: PyTree, data: Dataset) -> Float[np.ndarray, "n q"]:
+        """Logits of all examples."""
+        return np.asarray(self._predict(params, stats, self._inputs(data)))
+
+    def _inputs(self, data: Dataset) -> jax.Array:
+        assert data.features is not None
+        key = id(data.features)
+        if key not in self._kept:
+            self._kept[key] = data.features, jnp.asarray(data.features, jnp.float32)
+        return self._kept[key][1]
+
+
+def _scan_with(step: Step) -> Callable:
+    @jax.jit
+    def epoch(state: TrainState, T: Any, *rest: jax.Array) -> tuple[TrainState, jax.Array]:
+        return training.make_resident_epoch(lambda state, batch: step(state, batch, T))(state, *rest)
+
+    return epoch
+
+
+class Streamed:
+    """Batches read, decoded and sent while the device works, over all devices of all processes."""
+
+    def __init__(self, apply: Apply, *, batch_size: int, **options: Any) -> None:
+        self._mesh = training.data_mesh()
+        self._options = options | {"batch_size": batch_size, "shard": (jax.process_index(), jax.process_count())}
+        self._predict = training.make_predict(apply, self._mesh)
+        if batch_size % self._mesh.size:
+            raise ValueError(f"batch_size: {batch_size}; pass a multiple of the {self._mesh.size} devices")
+
+    def put(self, tree: PyTree) -> PyTree:
+        """The tree on every device."""
+        return training.replicate(self._mesh, tree)
+
+    def train(
+        self, step: Step, state: TrainState, T: Any, data: Dataset, *, epoch: int, seed: int, start: int, report: Report
+    ) -> TrainState:
+        """The state after batches `start` and on of an epoch."""
+        done = start
+        T = self.put(T)
+
+        def on_step(state: TrainState, loss: float) -> None:
+            nonlocal done
+            done += 1
+            report(state, done, loss)
+
+        stream = datasets.batches(data, epoch=epoch, seed=seed, train=True, start=start, **self._options)
+        return training.stream_epoch(
+            lambda state, batch: step(state, batch, T), state, stream, mesh=self._mesh, on_step=on_step
+        )
+
+    def predict(self, params: PyTree, stats: PyTree, data: Dataset) -> Float[np.ndarray, "n q"]:
+        """Logits of all examples, the same in every process."""
+        logits = np.zeros(data.labels.shape, np.float32)
+        for batch in datasets.batches(data, epoch=0, seed=0, train=False, **self._options):
+            part, index, weight = map(np.asarray, self._predict(params, stats, training.place(self._mesh, batch)))
+            logits[index[weight > 0]] = part[weight > 0]
+        return logits

@@ -1,0 +1,67 @@
+import numpy as np
+import pandas as pd
+import pytest
+from simulate import unbiased
+from sklearn.base import clone
+from sklearn.utils.estimator_checks import estimator_checks_generator
+
+from mlt_jax import Status, estimate
+from mlt_jax.audit.sklearn import LabelAuditor, NoiseTransition
+
+# The other checks fit on continuous features; labels are 0/1 and come with losses or probabilities.
+APPLY = {
+    "check_estimator_cloneable",
+    "check_estimator_repr",
+    "check_estimator_tags_renamed",
+    "check_get_params_invariance",
+    "check_no_attributes_set_in_init",
+    "check_parameters_default_constructible",
+    "check_set_params",
+    "check_valid_tag_types",
+    "check_mixin_order",
+}
+
+
+@pytest.fixture(scope="module")
+def data():
+    labels, selected = unbiased(np.random.default_rng(0), n=3000, q=5)
+    rng = np.random.default_rng(1)
+    losses = np.where(selected, rng.normal(0.2, 0.05, labels.shape), rng.normal(0.8, 0.1, labels.shape))
+    return pd.DataFrame(labels, columns=list("abcde")), losses
+
+
+@pytest.mark.parametrize("kind", [NoiseTransition, LabelAuditor])
+def test_scikit_learns_own_checks_that_apply_pass(kind):
+    done = set()
+    for estimator, check in estimator_checks_generator(kind()):
+        name = check.func.__name__
+        if name in APPLY:
+            check(estimator)
+            done.add(name)
+    assert done == APPLY
+
+
+def test_fit_gives_what_the_function_gives(data):
+    labels, losses = data
+    model = NoiseTransition(aggregate="medoid")
+    assert model.fit(labels, losses=losses) is model
+    expected = estimate(labels, losses=losses, aggregate="medoid")
+    np.testing.assert_array_equal(model.transition_, expected.T)
+    np.testing.assert_array_equal(model.stderr_, expected.stderr)
+    assert model.transition_.shape == (5, 2, 2)
+    assert (model.status_ == Status.CORRELATION).all()
+    assert list(model.feature_names_in_) == list("abcde")
+    assert model.n_features_in_ == 5
+
+
+def test_a_clone_forgets_the_fit_and_keeps_the_parameters(data):
+    labels, losses = data
+    model = NoiseTransition(tau=0.6).fit(labels, losses=losses)
+    again = clone(model)
+    assert again.tau == 0.6
+    assert not hasattr(again, "transition_")
+
+
+def test_neither_losses_nor_probs_is_an_error(data):
+    with pytest.raises(ValueError, match="losses: neither losses nor probs nor features were given"):
+        NoiseTransition().fit(data[0])

@@ -1,0 +1,58 @@
+import numpy as np
+import pytest
+
+from mlt_jax.data import load_features
+
+
+def test_one_file_has_features_and_labels(tmp_path):
+    path = tmp_path / "all.npz"
+    np.savez(path, features=np.ones((3, 4), np.float16), labels=np.eye(3, 2, dtype=np.int64))
+    data = load_features(path)
+    assert (data.features.dtype, data.features.shape) == (np.float32, (3, 4))
+    assert data.labels.tolist() == [[1, 0], [0, 1], [0, 0]]
+    assert (data.labels.dtype, data.ids, data.classes) == (np.uint8, ("0", "1", "2"), ("class0", "class1"))
+    np.savez(path, features=np.ones((3, 4)), labels=np.eye(3, 2), names=["x", "y", "z"], classes=["cat", "dog"])
+    assert load_features(path).ids == ("x", "y", "z")
+    assert load_features(path).classes == ("cat", "dog")
+
+
+def test_labels_of_another_file_are_matched_by_name(tmp_path):
+    np.savez(tmp_path / "f.npz", features=np.arange(4.0)[:, None], names=["d", "a", "x", "b"])
+    values = np.array([[1, -1], [0, 1], [-1, -1], [-1, 1]], np.int8)
+    np.savez(tmp_path / "l.npz", train=values, train_names=["a", "b", "c", "d"], classes=["cat", "dog"])
+    data = load_features(tmp_path / "f.npz", labels_path=tmp_path / "l.npz", split="train", coding="voc")
+    assert data.ids == ("d", "a", "b")
+    assert data.features.ravel().tolist() == [0, 1, 3]
+    assert data.labels.tolist() == [[0, 1], [1, 0], [1, 1]]
+    assert data.ignore.tolist() == [[False, False], [False, False], [True, False]]
+
+
+def test_the_real_features_meet_their_labels(real_data):
+    from paths import DATA
+
+    reference, count = real_data("voc2007_labels.npz"), len(real_data("voc2007_features.npz")["names"])
+    paths = {"labels_path": DATA / "voc2007_labels.npz", "split": "trainval", "coding": "voc"}
+    data = load_features(DATA / "voc2007_features.npz", **paths)
+    assert data.features.shape == (count, 2048) == (5008, 2048)
+    kept = np.isin(reference["trainval_names"], data.ids)
+    np.testing.assert_array_equal(data.labels, reference["trainval"][kept] >= 0)
+    np.testing.assert_array_equal(data.ignore, reference["trainval"][kept] == 0)
+    with pytest.raises(ValueError, match="has labels for none of the features"):
+        load_features(DATA / "voc2007_features.npz", **{**paths, "split": "test"})
+
+
+def test_wrong_files_are_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"features: .*none\.npz is missing; pass an npz"):
+        load_features(tmp_path / "none.npz")
+    np.savez(tmp_path / "f.npz", features=np.ones((2, 1)), names=["a", "b"])
+    with pytest.raises(ValueError, match=r"f\.npz: has no 'labels', only features, names"):
+        load_features(tmp_path / "f.npz")
+    np.savez(tmp_path / "l.npz", train=[[1], [0]], names=["a", "b"])
+    with pytest.raises(ValueError, match=r"l\.npz: has no 'test', only train, names"):
+        load_features(tmp_path / "f.npz", labels_path=tmp_path / "l.npz", split="test")
+    np.savez(tmp_path / "g.npz", features=np.ones((2, 1)), labels=[[1], [0], [0]])
+    with pytest.raises(ValueError, match="labels has 3 rows, features 2"):
+        load_features(tmp_path / "g.npz")
+    np.savez(tmp_path / "h.npz", features=np.ones((2, 1)), labels=[[1], [-1]])
+    with pytest.raises(ValueError, match=r"h\.npz: labels.*-1"):
+        load_features(tmp_path / "h.npz")

@@ -1,0 +1,104 @@
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mlt_jax.estimator.counts import Tables, count
+
+
+@pytest.fixture
+def batch():
+    rng = np.random.default_rng(0)
+    labels, selected, observed = (rng.random((300, 6)) < share for share in (0.3, 0.7, 0.8))
+    return labels.astype(np.uint8), selected, observed
+
+
+def by_hand(y, s, o):
+    """Every count of every pair, one pair at a time."""
+    q = y.shape[1]
+    tables = {name: np.zeros((q, q), int) for name in Tables._fields}
+    for j in range(q):
+        for i in range(q):
+            seen = o[:, j] & o[:, i]
+            yj, yi, sj = y[seen, j] == 1, y[seen, i] == 1, s[seen, j]
+            tables["both"][j, i], tables["partner"][j, i] = (yj & yi).sum(), yi.sum()
+            tables["pos"][j, i], tables["neg"][j, i] = (sj & yj & yi).sum(), (sj & ~yj & yi).sum()
+            tables["total"][j, i], tables["total_both"][j, i] = seen.sum(), yj.sum()
+            tables["total_pos"][j, i], tables["total_neg"][j, i] = (sj & yj).sum(), (sj & ~yj).sum()
+    return tables
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_counts_equal_a_loop_over_pairs(batch, masked):
+    y, s, o = batch
+    tables = count(y, s, observed=o if masked else None)
+    expected = by_hand(y, s, o if masked else np.ones_like(o))
+    for name, value in tables._asdict().items():
+        np.testing.assert_array_equal(np.broadcast_to(value, (6, 6)), expected[name], err_msg=name)
+    assert tables.total.shape == ((6, 6) if masked else (1, 1))
+
+
+def test_what_stands_in_an_unobserved_cell_does_not_count(batch):
+    y, s, o = batch
+    other = count(np.where(o, y, 1 - y), s | ~o, observed=o)
+    for a, b in zip(count(y, s, observed=o), other, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_batches_in_any_split_merge_to_the_whole(batch):
+    y, s, o = batch
+    whole = count(y, s)
+    merged = count(y[:70], s[:70]).update(y[70:71], s[70:71]).merge(count(y[71:], s[71:]))
+    for a, b in zip(whole, merged, strict=True):
+        np.testing.assert_array_equal(a, b)
+    # A masked and an unmasked batch, too.
+    mixed = count(y[:70], s[:70], observed=np.ones_like(o[:70]) & (np.arange(6) < 9))
+    mixed = mixed.merge(count(y[70:], s[70:], observed=o[70:]))
+    known = np.concatenate([np.ones_like(o[:70]), o[70:]])
+    for a, b in zip(count(y, s, observed=known), mixed, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_counts_past_the_exact_range_of_float32_are_exact():
+    n = 2**24 + 3  # one more than float32 can tell apart
+    y = np.ones((n, 2), np.uint8)
+    y[:2, 1] = 0
+    tables = count(y, np.ones((n, 2), bool))
+    assert tables.both.tolist() == [[n, n - 2], [n - 2, n - 2]]
+    assert tables.total.tolist() == [[n]]
+    assert tables.neg.tolist() == [[0, 0], [2, 0]]
+
+
+def test_groups_are_disjoint_and_complete(batch):
+    y, s, o = batch
+    tables = count(y, s, observed=o)
+    ones, totals = tables.groups()
+    np.testing.assert_array_equal(ones.sum(0), tables.partner)
+    np.testing.assert_array_equal(totals.sum(0), tables.total)
+    assert int(ones.min()) >= 0
+    assert int((totals - ones).min()) >= 0
+
+
+def test_probabilities_are_the_frequencies(batch):
+    y, s, _ = batch
+    p = count(y, s).probabilities()
+    assert float(p.m_j[2, 0]) == pytest.approx(y[:, 2].mean())
+    assert float(p.m_i[0, 4]) == pytest.approx(y[:, 4].mean())
+    assert float(p.e[2, 4]) == pytest.approx((y[:, 2] * y[:, 4]).mean())
+    assert float(p.a[2, 4]) == pytest.approx(y[s[:, 2] & (y[:, 2] == 0), 4].mean())
+    assert float(p.b[2, 4]) == pytest.approx(y[s[:, 2] & (y[:, 2] == 1), 4].mean())
+
+
+def test_merging_other_classes_or_too_many_examples_is_an_error(batch):
+    y, s, _ = batch
+    tables = count(y, s)
+    with pytest.raises(ValueError, match="other: has 5 classes, these tables have 6"):
+        tables.merge(count(y[:, :5], s[:, :5]))
+    huge = tables._replace(total=jnp.full((1, 1), 2**31 - 100, jnp.int32))
+    with pytest.raises(ValueError, match="keep them below"):
+        huge.merge(tables)
+
+
+def test_selected_of_another_shape_is_an_error(batch):
+    y, s, _ = batch
+    with pytest.raises(ValueError, match=r"selected: shape \(299, 6\), labels have \(300, 6\)"):
+        count(y, s[1:])

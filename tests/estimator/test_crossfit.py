@@ -1,0 +1,98 @@
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+
+from mlt_jax import cross_val_logits
+from mlt_jax.estimator import crossfit
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(1500, 40)).astype(np.float32)
+    clean = features @ rng.normal(size=(40, 3)) + rng.normal(size=(1500, 3)) > 4
+    return features, clean, rng
+
+
+def test_labels_are_predicted_from_features_alone(data):
+    features, clean, _ = data
+    logits = cross_val_logits(features, clean)
+    assert logits.shape == (1500, 3)
+    assert min(roc_auc_score(clean[:, j], logits[:, j]) for j in range(3)) > 0.95
+
+
+def test_a_head_never_sees_its_own_examples(data):
+    features, _, rng = data
+    noise = rng.random((1500, 3)) < 0.3  # nothing to learn: in-sample 40 features would still fit some of it
+    logits = cross_val_logits(features, noise, l2=1e-5)
+    assert max(abs(roc_auc_score(noise[:, j], logits[:, j]) - 0.5) for j in range(3)) < 0.06
+
+
+def test_heads_are_those_of_a_full_fit(data):
+    features, clean, rng = data
+    labels = clean ^ (rng.random(clean.shape) < 0.1)
+    logits = cross_val_logits(features, labels, folds=3, l2=1e-3)
+    fold = np.random.default_rng(0).permutation(1500) % 3
+    scale = 10 / np.sqrt(features.var(0).sum())  # all 40 components are kept: a rotation, which ridge does not see
+    for j in range(3):
+        train = fold != 1
+        head = LogisticRegression(C=1 / (1e-3 * train.sum()), tol=1e-8, max_iter=1000)
+        head.fit(scale * features[train], labels[train, j])
+        np.testing.assert_allclose(
+            logits[~train, j], head.decision_function(scale * features[~train]), atol=0.01, rtol=0.01
+        )
+
+
+def test_cells_nobody_labelled_are_not_learnt_from(data):
+    features, clean, rng = data
+    observed = rng.random(clean.shape) < 0.7
+    one = cross_val_logits(features, clean, observed=observed)
+    other = cross_val_logits(features, np.where(observed, clean, ~clean), observed=observed)
+    np.testing.assert_allclose(one, other, atol=1e-4)
+
+
+def test_classes_solved_in_blocks_are_the_same(data, monkeypatch):
+    features, clean, _ = data
+    together = cross_val_logits(features, clean)
+    monkeypatch.setattr(crossfit, "_CELLS", 5 * 1500 * 2)  # two classes at a time
+    np.testing.assert_allclose(cross_val_logits(features, clean), together, atol=1e-3)
+
+
+def test_constant_features_and_one_valued_labels_give_finite_logits():
+    logits = cross_val_logits(np.ones((50, 3)), np.stack([np.arange(50) < 25, np.ones(50, int)], 1))
+    assert np.isfinite(logits).all()
+    np.testing.assert_allclose(logits[:, 0], 0, atol=0.6)
+
+
+def test_heads_corrected_by_T_predict_the_clean_label(data):
+    features, clean, rng = data
+    chance = rng.random(clean.shape)
+    noisy = np.where(clean, chance >= 0.4, chance < 0.1)
+    plain = 1 / (1 + np.exp(-cross_val_logits(features, noisy, l2=1e-3)))
+    T = np.tile([[0.9, 0.1], [0.4, 0.6]], (3, 1, 1))
+    corrected = 1 / (1 + np.exp(-cross_val_logits(features, noisy, T=T, l2=1e-3)))
+    assert 1 - corrected[clean].mean() < 0.5 * (1 - plain[clean].mean())
+    assert corrected[~clean].mean() < plain[~clean].mean()
+
+
+def test_folds_are_dealt_by_seed(data):
+    features, clean, _ = data
+    one, again, other = (cross_val_logits(features, clean, seed=seed) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(one, again)
+    assert not np.allclose(one, other)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"folds": 1}, "folds: 1; pass 2 to 1500"),
+        ({"features": np.zeros((10, 4))}, r"features: shape \(10, 4\)"),
+        ({"T": np.eye(2)}, r"T: shape \(2, 2\)"),
+        ({"features": np.full((1500, 4), np.nan)}, "features: row 0 is not finite"),
+    ],
+)
+def test_bad_input_is_named(data, change, message):
+    features, clean, _ = data
+    with pytest.raises(ValueError, match=message):
+        cross_val_logits(change.pop("features", features), clean, **change)

@@ -1,0 +1,153 @@
+import tracemalloc
+
+import jax
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from simulate import unbiased
+
+from mlt_jax import TransitionEstimate, count, estimate_all
+from mlt_jax.estimator import sparse_counts as sparse
+from mlt_jax.estimator.sparse_counts import as_sparse_labels, as_sparse_mask, count_blocks
+
+FORMS = ("csr", "csc", "coo")
+
+
+def simulated(n=3000, q=40):
+    return unbiased(np.random.default_rng(0), n=n, q=q, keep=0.9)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("given", ["dense selected", "selected", "dense unselected", "unselected"])
+def test_sparse_counts_are_the_dense_ones(form, given):
+    labels, selected = simulated()
+    expected = count(labels, selected)
+    cells = selected if given.endswith(" selected") or given == "selected" else ~selected
+    cells = cells if given.startswith("dense") else sp.coo_array(cells).asformat(form)
+    found = count(sp.coo_array(labels).asformat(form), **{given.split()[-1]: cells})
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+def test_long_lists_are_added_up_in_pieces(monkeypatch):
+    labels, selected = simulated()
+    expected = count(labels, selected)
+    add_up, classes = sparse._add_up, []
+
+    def watched(lists, examples, columns, out):
+        classes.append(len(out))
+        add_up(lists, examples, columns, out)
+
+    monkeypatch.setattr(sparse, "_add_up", watched)
+    count(sp.csr_array(labels), selected)
+    assert set(classes) == {40}  # all at once
+    monkeypatch.setattr(sparse, "_AT_ONCE", 10_000)
+    jax.tree.map(np.testing.assert_array_equal, count(sp.csr_array(labels), selected), expected)
+    assert min(classes) < 5
+
+
+def test_dense_labels_take_the_unselected_too():
+    labels, selected = simulated()
+    observed = np.random.default_rng(1).random(labels.shape) < 0.8
+    for options in ({}, {"observed": observed}):
+        found = count(labels, unselected=~selected, **options)
+        jax.tree.map(np.testing.assert_array_equal, found, count(labels, selected, **options))
+
+
+def assert_same(found, expected, atol=1e-6):
+    for name in TransitionEstimate._fields:
+        np.testing.assert_allclose(getattr(found, name), getattr(expected, name), atol=atol, rtol=1e-4, err_msg=name)
+
+
+def test_of_a_dense_selection_the_rarer_cells_are_listed():
+    labels, selected = simulated()
+    checked = as_sparse_labels(sp.csr_array(labels))
+    for given in (selected, ~selected):
+        mask = as_sparse_mask(given, None, checked)
+        assert mask.cells.nnz < 0.5 * given.size
+        np.testing.assert_array_equal(mask.cells.toarray() == mask.selected, given)
+
+
+@pytest.mark.parametrize("aggregate", ["joint", "medoid", "residual"])
+def test_blocks_of_classes_give_what_all_at_once_gives(aggregate):
+    labels, selected = simulated()
+    options = {"aggregate": aggregate, "fallback": np.tile(np.eye(2), (40, 1, 1)), "min_selected": 1000}
+    expected = estimate_all(labels, selected, **options)
+    for max_memory in (2**30, 16 * 40 * 7):  # all, seven classes at a time
+        found = estimate_all(sp.csr_array(labels), unselected=sp.csr_array(~selected), max_memory=max_memory, **options)
+        assert_same(found, expected)
+
+
+def test_drawn_partners_are_the_same_in_blocks():
+    labels, selected = simulated(q=12)
+    options = {"aggregate": "mean", "num_partners": 3, "key": jax.random.key(0)}
+    found = estimate_all(sp.csr_array(labels), selected, max_memory=16 * 12 * 5, **options)
+    assert_same(found, estimate_all(labels, selected, **options))
+
+
+def test_standard_errors_of_sparse_labels_are_the_dense_ones():
+    labels, selected = simulated(q=10)
+    expected = estimate_all(labels, selected, stderr=True)
+    assert_same(
+        estimate_all(sp.csr_array(labels), unselected=sp.csr_array(~selected), stderr=True), expected, atol=1e-5
+    )
+    assert_same(estimate_all(sp.csr_array(labels), selected, stderr=True), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("delicious_labels", 16_105),
+        ("eurlex4k_train_labels", 1500),
+        pytest.param("eurlex4k_train_labels", 15_539, marks=pytest.mark.slow),
+    ],
+)
+def test_real_sparse_sets_give_the_dense_result(real_data, name, rows):
+    parts = real_data(f"{name}.npz")
+    labels = sp.csr_array((parts["data"], parts["indices"], parts["indptr"]), shape=parts["shape"])
+    labels = labels[:rows].astype(np.int8)
+    unselected = sp.random_array(labels.shape, density=0.01, rng=np.random.default_rng(0), format="csr") != 0
+    found = estimate_all(labels, unselected=unselected, min_selected=5, max_memory=2**26)
+    dense = estimate_all(labels.toarray(), ~unselected.toarray(), min_selected=5)
+    assert_same(found, dense, atol=1e-5)
+
+
+def test_neither_labels_nor_selection_become_dense():
+    rng = np.random.default_rng(0)
+    n, q = 20_000, 4_000
+    labels = sp.csr_array((np.ones(4 * n, np.int8), (np.repeat(np.arange(n), 4), rng.integers(0, q, 4 * n))), (n, q))
+    labels = (labels > 0).astype(np.int8)
+    unselected = sp.random_array((n, q), density=1e-3, rng=rng, format="csr") != 0
+    tracemalloc.start()
+    found = estimate_all(labels, unselected=unselected, min_selected=1, max_memory=2**24)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.T.shape == (q, 2, 2)
+    assert peak < n * q  # bytes: not even one byte per cell
+
+
+def test_a_block_needs_no_more_than_it_may():
+    labels, selected = simulated()
+    checked = as_sparse_labels(sp.csr_array(labels))
+    mask = as_sparse_mask(selected, None, checked)
+    blocks = [(classes, tables.both.nbytes * 3) for classes, tables in count_blocks(checked, mask, max_memory=10_000)]
+    assert max(size for _, size in blocks) <= 10_000
+    assert {len(classes) for classes, _ in blocks} == {15}
+    assert set(np.concatenate([classes for classes, _ in blocks])) == set(range(40))
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"selected": None}, "selected, unselected: neither is given"),
+        ({"unselected": np.zeros((5, 3))}, "selected, unselected: both are given"),
+        ({"selected": sp.csr_array((5, 2))}, r"selected: shape \(5, 2\), labels have \(5, 3\)"),
+        ({"selected": np.full((5, 3), 2)}, "selected: row 0, column 0 is 2"),
+        ({"selected": sp.csr_array(np.diag([1, 1, 3])[[0, 1, 2, 0, 1]])}, "selected: row 2, column 2 is 3"),
+        ({"labels": sp.csr_array(np.diag([1, 4, 1])[[0, 1, 2, 0, 1]])}, "labels: row 1, column 1 is 4; pass 0 or 1"),
+        ({"labels": sp.csr_array((0, 3))}, r"labels: shape \(0, 3\)"),
+    ],
+)
+def test_bad_input_is_named(kwargs, message):
+    inputs = {"labels": sp.csr_array((5, 3)), "selected": np.zeros((5, 3), bool)} | kwargs
+    with pytest.raises(ValueError, match=message):
+        estimate_all(inputs.pop("labels"), inputs.pop("selected"), **inputs)

@@ -1,0 +1,309 @@
+"""Whole commands of experiments/tables.py on tiny data."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from paths import DATA, ROOT
+
+from mlt_jax import data as datasets
+from mlt_jax.paper.methods import METHODS, Method
+from mlt_jax.paper.tables import launch
+from mlt_jax.paper.tables import run as command
+from mlt_jax.paper.tables.cells import Job, Outcome
+from mlt_jax.paper.tables.options import Options, check
+from mlt_jax.paper.tables.plan import Cell, Row
+from mlt_jax.paper.tables.provenance import commit
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """Features, labels and lists of a VOC2007 with 240 images, 6 features and 4 classes."""
+    folder, rng, n = tmp_path_factory.mktemp("tiny"), np.random.default_rng(0), 240
+    scene = rng.random((n, 1)) < 0.5
+    labels = (rng.random((n, 4)) < np.where(scene, 0.6, 0.2)).astype(np.int8)
+    features = labels @ rng.normal(size=(4, 6)) + 0.3 * rng.normal(size=(n, 6))
+    names = np.array([f"{i:06}" for i in range(n)])
+    np.savez(folder / "voc2007_features.npz", features=features.astype(np.float16), names=names)
+    np.savez(
+        folder / "voc2007_labels.npz", trainval=2 * labels - 1, trainval_names=names, classes=np.array(list("abcd"))
+    )
+    lists = folder / "VOCdevkit" / "VOC2007" / "ImageSets" / "Main"
+    lists.mkdir(parents=True)
+    (lists / "train.txt").write_text("\n".join(names[:160]) + "\n")
+    (lists / "val.txt").write_text("\n".join(names[160:]) + "\n")
+    return folder
+
+
+def options(tiny, workdir, **more):
+    given = {
+        "features_dir": tiny, "devkit": tiny, "workdir": workdir, "out": workdir / "written", "epochs": 2,
+        "sample_epoch": 1, "batch_size": 32, "learning_rate": 5e-3, "seeds": (0, 1),
+    }  # fmt: skip
+    return Options(**given | more)
+
+
+def words(given, **more):
+    """The options as a command line."""
+    flags = {name: value for name, value in (vars(given) | more).items() if value != getattr(Options(), name)}
+    found = [sys.executable, str(ROOT / "experiments" / "tables.py")]
+    for name, value in flags.items():
+        found += [f"--{name.replace('_', '-')}", *(map(str, value) if isinstance(value, tuple) else [str(value)])]
+    return found
+
+
+def files(folder):
+    return {str(path.relative_to(folder)): path for path in folder.glob("voc*/*/seed*/*.json")}
+
+
+TWO = (r"\(0,0.6\)", r"\(0.2,0.2\)")
+
+
+def test_a_table_from_features_and_only_what_is_missing_is_run(tiny, tmp_path, capsys):
+    only = tuple(f"{setting} seed[01] (Standard|GCE|Reweight-T 97%|CSRA)" for setting in TWO)
+    given = options(tiny, tmp_path, table=("cls_VOC2007_c",), only=only)
+    [table] = command.run(given)
+    assert table.entries[Row("mAP", "GCE"), "(0,0.6)"].runs == 2
+    assert table.entries[Row("mAP", "Standard"), "(0,0.2)"].mean is None
+    notes = " ".join(table.notes)
+    assert "CSRA" in notes
+    assert "not run, no images; pass --devkit and --pretrained" in notes
+    text = (tmp_path / "written" / "cls_VOC2007_c.md").read_text()
+    assert "the ResNet-50 backbone is frozen and heads are trained on its features (Adam 0.005, 2 epochs)" in text
+    assert "VOC2007 trains on `train` and tests on `val`" in text
+    assert f"runs of commit {commit()}, written" in text
+    before = {
+        name: (path.stat().st_mtime_ns, json.loads(path.read_text())["scores"])
+        for name, path in files(tmp_path).items()
+    }
+    assert len(before) == 12
+    gone = "voc2007/_0_0.6_/seed1/GCE.json"
+    (tmp_path / gone).unlink()
+    command.run(given)
+    after = {
+        name: (path.stat().st_mtime_ns, json.loads(path.read_text())["scores"])
+        for name, path in files(tmp_path).items()
+    }
+    assert [name for name in before if before[name][0] != after[name][0]] == [gone]
+    assert after[gone][1] == before[gone][1]
+    with pytest.raises(ValueError, match="holds runs with other epochs; pass another --workdir"):
+        command.run(options(tiny, tmp_path, table=("cls_VOC2007_c",), only=only, epochs=3))
+
+
+def test_estimators_and_labels_alone_share_a_table(tiny, tmp_path):
+    only = (r"\(0.2,0.2\) seed0 (Our estimator|Our estimator gold|T-estimator max)$",)
+    est, ablation = command.run(options(tiny, tmp_path, table=("est_VOC2007", "ablation1"), seeds=(0,), only=only))
+    column = "(0.2,0.2)"
+    found = {row.method: entry.mean for (row, at), entry in est.entries.items() if at == column}
+    assert found["Our estimator"] == ablation.entries[Row("T_error", "Our estimator"), column].mean > 0
+    assert found["Our estimator gold"] > 0
+    assert found["Dual T-estimator max"] is None
+    assert len(files(tmp_path)) == 3
+
+
+@pytest.mark.slow
+def test_rows_that_look_at_maps_train_on_images_of_a_devkit(tmp_path):
+    if not (DATA / "VOCdevkit").exists():
+        pytest.skip(f"real data VOCdevkit not found in {DATA} (set MLT_JAX_DATA)")
+    # The small devkit has 200 images in trainval and 160 in test, the paper's splits.
+    given = Options(
+        table=("ablation4", "cls_VOC2007_c"), devkit=DATA, pretrained=str(DATA / "resnet50_imagenet.npz"), seeds=(0, 1),
+        real_test=True, only=(r"\(0,0.2\) seed\d (AGCN|CSRA)",), epochs=10, sample_epoch=5, batch_size=32,
+        workdir=tmp_path / "runs", out=tmp_path / "written", cache=tmp_path / "maps",
+    )  # fmt: skip
+    _, table = command.run(given)
+    chance = 100 * datasets.load("voc2007", split="test", data_dir=DATA).labels.mean()
+    names = {"AGCN", "AGCN+Reweight-Ours", "CSRA", "CSRA+Reweight-Ours"}
+    assert {json.loads(path.read_text())["method"] for path in files(given.workdir).values()} == names
+    for name in ("AGCN", "CSRA"):
+        entry = table.entries[Row("mAP", name), "(0,0.2)"]
+        assert entry.runs == 1
+        assert entry.mean > 4 * chance
+    text = (given.out / "cls_VOC2007_c.md").read_text()
+    assert "AGCN, CSRA: 1 of 2 seeds." in text
+    assert "s of it AGCN and CSRA" in text
+    assert "AGCN and CSRA look at maps of small images" in text
+    assert "AGCN's learning rate, 0.00015, is" in text
+    assert "VOC2007 trains on `train` and tests on `val`" not in text
+    assert {np.load(path, mmap_mode="r").shape[1:] for path in given.cache.glob("*.npy")} == {(7, 7, 2048)}
+
+
+def test_a_failing_cell_leaves_a_log_and_the_rest_go_on(tiny, tmp_path, monkeypatch, capsys):
+    def broken(logits, labels, T):
+        raise ArithmeticError("deliberately")
+
+    monkeypatch.setitem(METHODS, "GCE", Method(loss=broken))
+    given = options(tiny, tmp_path, table=("cls_VOC2007_c",), seeds=(0,), only=(r"\(0,0.6\) seed0 (GCE|Standard|CDR)",))
+    [table] = command.run(given)
+    assert set(files(tmp_path)) == {f"voc2007/_0_0.6_/seed0/{name}.json" for name in ("Standard", "CDR")}
+    log = tmp_path / "failed" / "voc2007" / "_0_0.6_" / "seed0" / "GCE.log"
+    assert "ArithmeticError: deliberately" in log.read_text()
+    err = capsys.readouterr().err
+    assert str(log) in err
+    assert "1 of 3 runs failed" in err
+    assert "GCE: failed, see its log" in " ".join(table.notes)
+    monkeypatch.undo()
+    command.run(given)
+    assert len(files(tmp_path)) == 3
+    assert not log.exists()
+
+
+@pytest.mark.slow
+def test_a_killed_command_goes_on_to_the_same_numbers(tiny, tmp_path):
+    only = tuple(rf"{setting} seed[01] (Standard|GCE|CDR|WSIC|Reweight)(?!.*(blind|Ours))" for setting in TWO)
+    env = os.environ | {"PYTHONPATH": str(ROOT), "XLA_FLAGS": ""}
+    straight, broken = (options(tiny, tmp_path / name, table=("cls_VOC2007_c",), only=only) for name in "ab")
+    subprocess.run(words(straight), env=env, check=True, capture_output=True)
+    started = subprocess.Popen(words(broken), env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while len(files(tmp_path / "b")) < 3:
+        assert started.poll() is None
+        time.sleep(0.01)
+    started.send_signal(signal.SIGKILL)
+    started.wait()
+    done = len(files(tmp_path / "b"))
+    assert 3 <= done < len(files(tmp_path / "a"))
+    subprocess.run(words(broken), env=env, check=True, capture_output=True)
+    scores = [
+        {name: json.loads(path.read_text())["scores"] for name, path in files(tmp_path / side).items()} for side in "ab"
+    ]
+    assert scores[0] == scores[1]
+
+
+# Launchers
+
+RAY_SCRIPT = """
+import json, os, signal, sys
+from functools import partial
+from pathlib import Path
+import ray
+from mlt_jax.tables import launch, run
+from mlt_jax.tables.options import Options
+
+ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+folder = Path(sys.argv[1])
+
+def work(folder, job):
+    mark = folder / f"{job}.tried"
+    tries = int(mark.read_text()) + 1 if mark.exists() else 1
+    mark.write_text(str(tries))
+    if (job == "dies once" and tries == 1) or job == "always dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if job == "raises":
+        raise ArithmeticError("deliberately")
+    return f"{job} after {tries}"
+
+done, lost = {}, {}
+launch.ray(["works", "dies once", "always dies", "raises"], partial(work, folder), done=done.__setitem__,
+           lost=lambda job, error: lost.__setitem__(job, type(error).__name__ + ": " + str(error)[:2000]))
+given = json.loads(sys.argv[2])
+given |= {name: Path(given[name]) for name in ("features_dir", "devkit", "workdir", "out")}
+given |= {name: tuple(given[name]) for name in ("table", "seeds", "only")}
+options = Options(**given, launcher="ray")
+[table] = run.run(options)
+entries = {f"{row.metric} {row.method}": e.mean for (row, c), e in table.entries.items() if e.mean is not None}
+print("RESULT " + json.dumps({"done": done, "lost": lost, "entries": entries}))
+"""
+
+
+@pytest.mark.slow
+def test_ray_tries_a_dead_worker_s_job_again_and_gives_the_local_numbers(tiny, tmp_path):
+    pytest.importorskip("ray", reason="ray is not installed (extra [cluster])")
+    given = {
+        "table": ["cls_VOC2007_c"], "features_dir": str(tiny), "devkit": str(tiny), "workdir": str(tmp_path / "ray"),
+        "out": str(tmp_path / "ray" / "written"), "epochs": 2, "sample_epoch": 1, "batch_size": 32,
+        "learning_rate": 5e-3, "seeds": [0, 1], "only": [r"\(0,0.6\) seed[01] (Standard|GCE)"],
+    }  # fmt: skip
+    env = os.environ | {"PYTHONPATH": str(ROOT), "RAY_AUTH_MODE": "disabled"}
+    ran = subprocess.run([sys.executable, "-c", RAY_SCRIPT, str(tmp_path), json.dumps(given)], env=env, text=True,
+                         capture_output=True)  # fmt: skip
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    found = json.loads(ran.stdout.split("RESULT ")[1].splitlines()[0])  # Ray may print after it
+    assert found["done"] == {"works": "works after 1", "dies once": "dies once after 2"}
+    assert set(found["lost"]) == {"always dies", "raises"}
+    assert "deliberately" in found["lost"]["raises"]
+    assert (tmp_path / "always dies.tried").read_text() == str(1 + launch.RETRIES)
+    local = options(tiny, tmp_path / "local", table=("cls_VOC2007_c",), only=tuple(given["only"]))
+    [table] = command.run(local)
+    expected = {f"{row.metric} {row.method}": e.mean for (row, _), e in table.entries.items() if e.mean is not None}
+    assert found["entries"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_lost_job_s_finished_cells_count(tiny, tmp_path, monkeypatch):
+    given = options(tiny, tmp_path, table=("cls_VOC2007_c",), seeds=(0,), launcher="ray",
+                    only=(r"\(0,0.6\) seed0 (GCE|Standard)",))  # fmt: skip
+
+    def dies_after_one(jobs, run, *, done, lost, **_):
+        [job] = jobs
+        first = tmp_path / job.cells[0].path
+        first.parent.mkdir(parents=True)
+        first.write_text(json.dumps({"scores": {"mAP": 0.5, "OF1": 0.5, "CF1": 0.5}, "seconds": 1.0}))
+        lost(job, RuntimeError("the worker died"))
+
+    monkeypatch.setattr(launch, "ray", dies_after_one)
+    [table] = command.run(given)
+    assert table.entries[Row("mAP", "Standard"), "(0,0.6)"].mean == 50
+    assert "GCE: failed, see its log" in " ".join(table.notes)
+    [log] = (tmp_path / "failed").rglob("*.worker.log")
+    assert "the worker died" in log.read_text()
+
+
+def test_a_table_says_the_command_that_makes_it_without_this_machine_s_folders(tmp_path):
+    given = Options(
+        table=("all",), features_dir=tmp_path, pretrained=str(tmp_path / "w.npz"), seeds=(0, 1), write_only=True
+    )
+    words = "python experiments/tables.py --table ins --features-dir DIR --pretrained FILE --seeds 0 1"
+    assert command.command(given, "ins") == words
+
+
+def test_the_commit_is_of_the_code_and_says_when_it_was_changed(tmp_path):
+    def git(*words):
+        who = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+        subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True)
+
+    assert commit(tmp_path) == "unknown"
+    code, foreign = tmp_path / "code", tmp_path / "venv" / "code"
+    for folder in (code, foreign):
+        folder.mkdir(parents=True)
+        (folder / "a.py").write_text("x = 1\n")
+    git("init")
+    git("add", "code")
+    git("commit", "-m", "first")
+    git("tag", "v1")
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    commit.cache_clear()
+    clean = commit(code)
+    assert len(clean) >= 7
+    assert head.startswith(clean)
+    assert commit(foreign) == "unknown"
+    (code / "a.py").write_text("x = 2\n")
+    commit.cache_clear()
+    assert commit(code) == f"{clean}-dirty"
+
+
+def test_local_runs_jobs_in_order():
+    seen = []
+    launch.local([1, 2, 3], lambda job: job * 10, done=lambda job, result: seen.append((job, result)))
+    assert seen == [(1, 10), (2, 20), (3, 30)]
+    job = Job("voc2007", "(0,0.2)", 0, "pooled", ("GCE", "CDR"))
+    assert job.cells[1] == Cell("voc2007", "(0,0.2)", 0, "CDR")
+    assert Outcome(job.cells[0]).log is None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"launcher": "slurm"}, "launcher: 'slurm' is unknown; pass local or ray"),
+        ({"backbone": "big"}, "backbone: 'big' is unknown"),
+        ({"formats": ("pdf",)}, r"formats: \['pdf'\] unknown"),
+        ({"sample_epoch": 30}, "sample_epoch: 30; pass 1 to epochs = 20"),
+        ({"seeds": ()}, "seeds: none"),
+    ],
+)
+def test_options_are_checked(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        check(Options(**wrong))
