@@ -12,8 +12,6 @@ from mlt_jax.report import charts, sections
 from mlt_jax.report.page import page, section, tiles, write
 from mlt_jax.transition import TransitionEstimate
 
-# Names of the methods as the printed table has them; others are shown as they are.
-_METHODS = {"standard": "Standard", "estimated": "estimated T", "true": "true T"}
 _SCORES = ("mAP", "OF1", "CF1", "OP", "OR", "CP", "CR")
 _CURVES = {"train_loss": "training loss", "validation_loss": "validation loss", "validation_mAP": "validation mAP"}
 
@@ -48,11 +46,10 @@ def _tiles(summary: Any) -> str:
     numbers = []
     for method, scores in (summary.get("test") or {}).items():
         if "mAP" in scores:
-            numbers.append((f"{100 * _mean(scores['mAP']):.1f} %", f"mAP, {_METHODS.get(method, method)}"))
-    errors = summary.get("T_error") or {}
-    if "T" in errors:
-        nothing = f" (doing nothing: {_mean(errors['identity']):.2f})" if "identity" in errors else ""
-        numbers.append((f"{_mean(errors['T']):.2f}", f"summed error of T{nothing}"))
+            numbers.append((f"{100 * _mean(scores['mAP']):.1f} %", f"mAP, {method}"))
+    errors = dict(summary.get("T_error") or {})
+    nothing = f" (T = identity: {_mean(errors.pop('identity')):.2f})" if "identity" in errors else ""
+    numbers += [(f"{_mean(error):.2f}", f"summed error of T, {name}{nothing}") for name, error in errors.items()]
     return tiles(numbers) if numbers else ""
 
 
@@ -72,7 +69,7 @@ def _results(summary: Any) -> str:
 
     head = "".join(f"<th>{name}</th>" for name in names)
     rows = "".join(
-        f"<tr><td>{escape(_METHODS.get(method, method))}</td>{''.join(cell(scores, name) for name in names)}</tr>"
+        f"<tr><td>{escape(method)}</td>{''.join(cell(scores, name) for name in names)}</tr>"
         for method, scores in test.items()
     )
     body = f'<div class="scroll"><table><tr><th>test, %</th>{head}</tr>{rows}</table></div>'
@@ -82,12 +79,9 @@ def _results(summary: Any) -> str:
 
 
 def _curves(folder: Path) -> str:
-    """Training curves by phase, from metrics.jsonl; lines that are no JSON (a run was killed) are skipped."""
-    file = folder / "metrics.jsonl"
-    if not file.exists():
-        return ""
+    """Training curves by method, from its metrics.jsonl; lines that are no JSON (a run was killed) are skipped."""
     entries = []
-    for line in file.read_text(encoding="utf-8").splitlines():
+    for line in "\n".join(f.read_text(encoding="utf-8") for f in sorted(folder.glob("*/metrics.jsonl"))).splitlines():
         try:
             entries.append(json.loads(line))
         except json.JSONDecodeError:
@@ -97,8 +91,7 @@ def _curves(folder: Path) -> str:
         series: dict[str, tuple[list[float], list[float]]] = {}
         for entry in entries:
             if isinstance(entry, dict) and isinstance(entry.get(key), int | float) and "epoch" in entry:
-                phase = str(entry.get("phase", ""))
-                xs, ys = series.setdefault(_METHODS.get(phase, phase), ([], []))
+                xs, ys = series.setdefault(str(entry.get("method", "")), ([], []))
                 xs.append(float(entry["epoch"]))
                 ys.append(float(entry[key]))
         if series:

@@ -181,8 +181,8 @@ import json, os, signal, sys
 from functools import partial
 from pathlib import Path
 import ray
-from mlt_jax.tables import launch, run
-from mlt_jax.tables.options import Options
+from mlt_jax.paper.tables import launch, run
+from mlt_jax.paper.tables.options import Options
 
 ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
 folder = Path(sys.argv[1])
