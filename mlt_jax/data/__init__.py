@@ -17,27 +17,6 @@ from mlt_jax.data.tfds import BUILDERS, load_tfds
 from mlt_jax.data.transforms import augment, warp
 from mlt_jax.data.voc import load_voc
 
-__all__ = [
-    "DEFAULT_SPLITS",
-    "ArrayImages",
-    "Batch",
-    "Dataset",
-    "Files",
-    "ImageError",
-    "augment",
-    "batches",
-    "load",
-    "load_coco",
-    "load_digits_scenes",
-    "load_features",
-    "load_folder",
-    "load_tfds",
-    "load_voc",
-    "num_batches",
-    "read_image",
-    "warp",
-]
-
 # What the paper trains on and tests on. VOC2012's own test labels are not public.
 DEFAULT_SPLITS = {
     "digits": ("train", "test"),

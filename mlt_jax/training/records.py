@@ -111,14 +111,12 @@ class Log:
 def summarize(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Means (and standard deviations over seeds) of the results of all seeds."""
 
-    def spread(values: list[float]) -> dict[str, float]:
-        return {"mean": float(np.mean(values)), "std": float(np.std(values))}
-
     def over(*keys: str) -> dict[str, Any]:
-        each = results
+        each = list(results)
         for key in keys:
             each = [result[key] for result in each]
-        return {name: spread([result[name] for result in each]) for name in each[0]}
+        values = {name: np.array([result[name] for result in each], float) for name in each[0]}
+        return {name: {"mean": float(x.mean()), "std": float(x.std())} for name, x in values.items()}
 
     test = {method: {name: over("test", method)[name] for name in COLUMNS} for method in results[0]["test"]}
     return {"test": test, "T_error": over("T_error"), "seconds": over("seconds"), "seeds": list(results)}

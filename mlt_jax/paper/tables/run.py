@@ -50,17 +50,8 @@ AGCN_RATE = (
 
 # Which runs are made, where, and how they are written; --only picks some of them.
 _NO_NUMBERS = (
-    "table",
-    "only",
-    "workdir",
-    "out",
-    "formats",
-    "cache",
-    "launcher",
-    "ray_address",
-    "workers",
-    "write_only",
-)
+    "table", "only", "workdir", "out", "formats", "cache", "launcher", "ray_address", "workers", "write_only",
+)  # fmt: skip
 
 
 def run(options: Options) -> list[Table]:
