@@ -41,7 +41,7 @@ from mlt_jax.training.methods import (
     adam,
     find_estimator,
     find_method,
-)
+)  # fmt: skip
 from mlt_jax.training.optimizers import with_head_rate
 from mlt_jax.training.records import Log, slug, write_json, write_transition
 from mlt_jax.training.step import NonFiniteLoss, TrainState, init_state, make_train_step
@@ -312,12 +312,15 @@ class _Training:
         checkpoints = log = None
         if self.folder is not None:
             checkpoints = Checkpoints(self.folder / "checkpoints")
-            self._restore(checkpoints)
-            log = Log(self.folder, start=self.at.log_bytes, step=self.at.epoch)
+            found = checkpoints.restore(self.tree)
+            self.tree, self.at = (self.tree, self.at) if found is None else (found[0], Position(**found[1]))
+            if self.at.epoch < self.schedule.epochs:
+                log = Log(self.folder, start=self.at.log_bytes, step=self.at.epoch)
+                if found is not None:
+                    say(f"seed {self.session.seed}: {self.name} goes on at epoch {self.at.epoch + 1}")
         for name in self.tree.keys() & {"state", "warm", "best"}:
             self.tree[name] = self.feed.put(self.tree[name])
         self.clock = self.saved = time.monotonic()
-        unfinished = self.at.epoch < self.schedule.epochs
         try:
             for epoch in range(self.at.epoch, self.schedule.epochs):
                 self._run_epoch(epoch, checkpoints, log)
@@ -327,23 +330,16 @@ class _Training:
             self._keep_ids(error)
             raise
         finally:
-            if checkpoints is not None and log is not None:
+            if log is not None:
                 log.close()
+            if checkpoints is not None:
                 checkpoints.close()
         self._spend()
-        if unfinished or self.folder is not None:
-            self.session.seconds[self.name] = self.at.seconds
+        self.session.seconds[self.name] = self.at.seconds
         params, stats = self.tree["best"]
         if self.folder is not None and is_main():
             save(self.folder / "weights", self.model.name, params, stats, self.model.preprocess)
         return Fit(params, stats, math.nan if self.at.best_map is None else self.at.best_map, self.at.best_epoch)
-
-    def _restore(self, checkpoints: Checkpoints) -> None:
-        found = checkpoints.restore(self.tree)
-        if found is not None:
-            self.tree, self.at = found[0], Position(**found[1])
-            if self.at.epoch < self.schedule.epochs:
-                say(f"seed {self.session.seed}: {self.name} goes on at epoch {self.at.epoch + 1}")
 
     def _run_epoch(self, epoch: int, checkpoints: Checkpoints | None, log: Log | None) -> None:
         """One epoch of training and what is measured after it."""
