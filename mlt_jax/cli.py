@@ -1,5 +1,6 @@
-"""The command `mlt`: audit labels in files, apply what was decided about them, show a run.
+"""The command `mlt`: estimate T, audit labels in files, apply decisions about them, show a run.
 
+mlt estimate labels.npz --unselected cells.npz --out T.npz
 mlt audit labels.csv probs.csv --images DIR --out report.html
 mlt apply labels.csv decisions.csv --out relabelled.csv
 mlt report RUN_DIR
@@ -11,21 +12,56 @@ import csv
 import dataclasses
 import json
 import sys
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import jax
 import numpy as np
 import tyro
 from tqdm import tqdm
 
+from mlt_jax import processes
 from mlt_jax.audit.audit import Audit, audit_labels
-from mlt_jax.audit.files import Table, align, read_table
+from mlt_jax.audit.files import Table, align, read_share, read_table
 from mlt_jax.audit.issues import Issues, find_label_issues
+from mlt_jax.estimator.counts import check_selection, count
+from mlt_jax.estimator.solve import AGGREGATES, estimate_from_tables
 from mlt_jax.labels import ABSENT, CODINGS, UNKNOWN
-from mlt_jax.transition import Status, TransitionEstimate
+from mlt_jax.transition import Status, TransitionEstimate, check_assume
 
 ISSUE_COLUMNS = ("example", "class", "given", "suggested", "p_wrong", "decision")
 FLIP, KEEP = ("flip", "wrong"), ("", "keep", "right")
+
+
+@dataclasses.dataclass(frozen=True)
+class EstimateCommand:
+    """How noisy is each class? Writes T, from labels and the cells taken as clean, or from those that are not.
+
+    Files hold (n, q) matrices: npz of scipy.sparse.save_npz, or npy. Several processes read the same files and each
+    counts its share of the rows; Slurm, Kubernetes and MPI need no --coordinator, --num-processes and --process-id.
+    """
+
+    labels: tyro.conf.Positional[Path]
+    """0/1: the labels as given"""
+    out: Path
+    """npz for TransitionEstimate.load"""
+    selected: Path | None = None
+    """0/1: the cells taken as clean; or else"""
+    unselected: Path | None = None
+    """0/1: the cells that are not"""
+    aggregate: str = "joint"
+    """rule over partner classes: joint, medoid, residual, mean or first"""
+    assume: str = "general"
+    """general, missing (no label is falsely given) or partial (none is missed)"""
+    min_selected: int = 50
+    """with fewer selected positives or negatives a class is not estimated (status too_few)"""
+    coordinator: str | None = None
+    """host:port of process 0"""
+    num_processes: int | None = None
+    process_id: int | None = None
+    timeout: int = 60
+    """seconds to wait for a process that does not answer"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +112,8 @@ class ReportCommand:
 
 
 Command = (
-    Annotated[AuditCommand, tyro.conf.subcommand("audit")]
+    Annotated[EstimateCommand, tyro.conf.subcommand("estimate")]
+    | Annotated[AuditCommand, tyro.conf.subcommand("audit")]
     | Annotated[ApplyCommand, tyro.conf.subcommand("apply")]
     | Annotated[ReportCommand, tyro.conf.subcommand("report")]
 )
@@ -85,26 +122,52 @@ Command = (
 def main(args: list[str] | None = None) -> int:
     """The exit code: 0, or 2 with one line where a file or an option is wrong."""
     command = tyro.cli(Command, prog="mlt", args=args, description=__doc__)
+    run: dict[type, Callable[[Any], None]] = {
+        EstimateCommand: run_estimate, AuditCommand: run_audit, ApplyCommand: run_apply, ReportCommand: run_report,
+    }  # fmt: skip
     try:
-        if isinstance(command, AuditCommand):
-            run_audit(command)
-        elif isinstance(command, ApplyCommand):
-            run_apply(command)
-        else:
-            run_report(command)
+        run[type(command)](command)
     except (ValueError, TypeError, OSError) as error:
         print(f"mlt: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     return 0
 
 
+def run_estimate(command: EstimateCommand) -> None:
+    """Counts this process's rows, adds up the counts of all processes, solves; process 0 writes."""
+    _check_choice("aggregate", command.aggregate, AGGREGATES)
+    check_assume(command.assume)
+    check_selection(command.selected, command.unselected)
+    # Joined before any other call of JAX, which would start it for this process alone.
+    processes.join(command.coordinator, command.num_processes, command.process_id, timeout=command.timeout)
+    paths, part = (command.labels, command.selected, command.unselected), (jax.process_index(), jax.process_count())
+    wrong, patience = None, float(command.timeout)
+    try:
+        labels, selected, unselected = (None if path is None else read_share(path, *part) for path in paths)
+        tables = count(labels, selected, unselected=unselected)
+    except (ValueError, TypeError, OSError) as error:
+        wrong = error
+    # All end together: one that ended alone would leave the others waiting.
+    if processes.add_up(np.int32(wrong is not None), timeout=patience):
+        raise wrong or ValueError("another process could not count its rows; see its output")
+    tables = processes.add_up(tables, timeout=patience)
+    found = estimate_from_tables(
+        tables, aggregate=command.aggregate, assume=command.assume, min_selected=command.min_selected
+    )
+    if processes.is_main():
+        command.out.parent.mkdir(parents=True, exist_ok=True)
+        found.save(command.out)
+        status = ", ".join(Status(code).name.lower() for code in np.unique(found.status))
+        print(f"{len(found.T)} classes ({status}); {command.out}")
+
+
 def run_audit(command: AuditCommand) -> None:
     """Reads, audits, prints, writes."""
-    from mlt_jax.report import audit_page  # the page is not needed to complain about a file
+    from mlt_jax.report import audit_page  # a complaint about a file need not wait for this import
 
     if not 0 <= command.threshold < 1:
         raise ValueError(f"--threshold: {command.threshold}; pass a probability in [0, 1)")
-    _check_coding(command.coding)
+    _check_choice("coding", command.coding, CODINGS)
     if command.probs is None and command.features is None:
         raise ValueError("probs: no predictions; pass a second file, or --features")
     with tqdm(total=4, disable=None, bar_format="{desc:24}{bar:30} {elapsed}", leave=False) as bar:
@@ -142,14 +205,14 @@ def run_audit(command: AuditCommand) -> None:
     print(f"\n{len(issues.wrong)} labels to re-check; {page}, {', '.join(map(str, written))}")
 
 
-def _check_coding(coding: str) -> None:
-    if coding not in CODINGS:
-        raise ValueError(f"--coding: {coding!r} is unknown; pass {', '.join(CODINGS)}")
+def _check_choice(flag: str, value: str, choices: Collection[str]) -> None:
+    if value not in choices:
+        raise ValueError(f"--{flag}: {value!r} is unknown; pass {', '.join(choices)}")
 
 
 def run_apply(command: ApplyCommand) -> None:
     """Flips what was decided."""
-    _check_coding(command.coding)
+    _check_choice("coding", command.coding, CODINGS)
     meanings = CODINGS[command.coding]
     absent = next(number for number, meaning in meanings.items() if meaning == ABSENT)
     labels = read_table(command.labels)

@@ -32,9 +32,7 @@ def read_table(path: str | Path, *, classes: tuple[str, ...] | None = None) -> T
     present classes, separated by `;`, and `classes` says which there are. npy: the numbers alone. npz: `labels`,
     `probs` or `features` (or the only 2-d array), with `classes` and `ids` or `names` where they are known.
     """
-    path = Path(path).expanduser()
-    if not path.is_file():
-        raise ValueError(f"{path}: there is no such file")
+    path = _existing(path)
     readers = {".csv": _read_csv, ".tsv": _read_csv, ".npy": _read_npy, ".npz": _read_npz, ".parquet": _read_parquet}
     if path.suffix.lower() not in readers:
         raise ValueError(f"{path}: cannot read {path.suffix or 'a file without extension'}; pass {', '.join(readers)}")
@@ -78,6 +76,31 @@ def align(table: Table, like: Table) -> Table:
     if values.shape[1] != like.values.shape[1]:
         raise ValueError(f"{table.path}: {values.shape[1]} columns, {like.path} has {like.values.shape[1]}")
     return Table(table.path, values, classes, ids)
+
+
+def read_share(path: str | Path, part: int, parts: int) -> Any:
+    """The rows of share `part` of `parts` of an (n, q) matrix, as scipy.sparse (npz) or memory-mapped (npy)."""
+    path = _existing(path)
+    try:
+        if path.suffix == ".npz":
+            from scipy.sparse import load_npz  # not needed for tables
+
+            whole = load_npz(path).tocsr()
+        else:
+            whole = np.load(path, mmap_mode="r", allow_pickle=False)
+    except Exception as error:  # zipfile, zlib, numpy and scipy each have their own
+        raise ValueError(f"{path}: is neither npz of scipy.sparse.save_npz nor npy of numpy.save ({error})") from None
+    if whole.ndim != 2:
+        raise ValueError(f"{path}: has shape {whole.shape}; pass one row per example and one column per class")
+    n = whole.shape[0]
+    return whole[part * n // parts : (part + 1) * n // parts]
+
+
+def _existing(path: str | Path) -> Path:
+    path = Path(path).expanduser()
+    if not path.is_file():
+        raise ValueError(f"{path}: there is no such file")
+    return path
 
 
 def _read_csv(path: Path, classes: tuple[str, ...] | None) -> Table:
