@@ -90,8 +90,10 @@ class AuditCommand:
 
 @dataclasses.dataclass(frozen=True)
 class ApplyCommand:
-    """Labels with the decided ones flipped: those of DECISIONS (saved on the page, or the issues CSV filled in by hand)
-    whose `decision` is flip."""
+    """Writes the labels with those flipped whose `decision` is flip in DECISIONS.
+
+    DECISIONS is what the page saves, or the issues CSV filled in by hand.
+    """
 
     labels: tyro.conf.Positional[Path]
     decisions: tyro.conf.Positional[Path]
@@ -211,7 +213,7 @@ def _check_choice(flag: str, value: str, choices: Collection[str]) -> None:
 
 
 def run_apply(command: ApplyCommand) -> None:
-    """Flips what was decided."""
+    """Reads, flips what was decided, writes."""
     _check_choice("coding", command.coding, CODINGS)
     meanings = CODINGS[command.coding]
     absent = next(number for number, meaning in meanings.items() if meaning == ABSENT)
@@ -259,7 +261,7 @@ def run_report(command: ReportCommand) -> None:
 
 
 def class_table(audit: Audit, issues: Issues) -> str:
-    """The classes to be read, the most suspect first: rates in percent with 95 % intervals, status, suspects."""
+    """A text table of the classes, the most suspect first: rates in percent with 95 % intervals, status, suspects."""
     ends = 100 * np.asarray(audit.found.interval())
     values = 100 * np.stack([audit.found.rho_neg, audit.found.rho_pos], axis=1)
     suspects = np.bincount(issues.column, minlength=len(audit.classes))
@@ -304,7 +306,7 @@ def _features(table: Table, labels: Table) -> np.ndarray:
 
 
 def _write(out: Path, audit: Audit, issues: Issues) -> list[Path]:
-    """The issues as CSV, with a column for decisions; the classes as JSON; T as npz."""
+    """The files written: issues as CSV with a column for decisions, classes as JSON, T as npz."""
     out.parent.mkdir(parents=True, exist_ok=True)
     table, summary, matrices = (out.with_suffix(end) for end in (".issues.csv", ".json", ".transition.npz"))
     with table.open("w", newline="", encoding="utf-8") as file:

@@ -1,6 +1,6 @@
 """Tables in files, as the command line takes them: CSV, npy, npz or parquet, with class names and ids if any.
 
-Whatever is wrong with a file is a ValueError of one line that names it.
+Whatever is wrong with a file raises a ValueError of one line that names it.
 """
 
 import csv
@@ -16,7 +16,7 @@ _LISTED = "labels"
 
 
 class Table(NamedTuple):
-    """Numbers with names."""
+    """Numbers in rows and columns, with the names of both where the file has them."""
 
     path: Path
     values: Float[np.ndarray, "n q"]  # NaN where a cell is empty
@@ -27,10 +27,14 @@ class Table(NamedTuple):
 def read_table(path: str | Path, *, classes: tuple[str, ...] | None = None) -> Table:
     """The table in a file.
 
-    CSV and parquet: a header that names the columns. A column called id, image, name, file, filename, path or example,
-    or a first column that is no number, holds the ids. With two columns, an id and `labels`, the second lists the
-    present classes, separated by `;`, and `classes` says which there are. npy: the numbers alone. npz: `labels`,
-    `probs` or `features` (or the only 2-d array), with `classes` and `ids` or `names` where they are known.
+    CSV, TSV and parquet: a header names the columns. The first column that is called like one of `ID_COLUMNS`, or else
+    a first column that is no number, holds the ids. npy: the numbers alone. npz: `labels`, `probs` or `features` (or
+    the only 2-d array), with `classes` and `ids` or `names` where they are known.
+
+    Args:
+      path: of the file; its extension says what it is.
+      classes: all classes, for a CSV file of two columns, an id and `labels` with the names of the present classes
+        separated by `;`. By default those that occur in the file, sorted.
     """
     path = _existing(path)
     readers = {".csv": _read_csv, ".tsv": _read_csv, ".npy": _read_npy, ".npz": _read_npz, ".parquet": _read_parquet}

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 from jaxtyping import Float
 
-# Widths and heights of the small charts, in their own units.
+# Width, height and margin of the small charts, in SVG units.
 _W, _H, _PAD = 180, 96, 4
 
 

@@ -1,4 +1,4 @@
-"""The shell of a page: one self-contained file that asks the network for nothing and runs only its own script."""
+"""The frame of a page: one self-contained file that loads nothing from the network and runs only its own script."""
 
 import base64
 import hashlib
@@ -12,10 +12,15 @@ from typing import Any
 
 
 def page(title: str, subtitle: str, sections: Sequence[str], *, data: Any = None) -> str:
-    """The whole HTML text; `sections` are HTML already, title and subtitle are text. With `data`, the issues' script.
+    """The HTML text of a page.
 
     The content security policy allows this style sheet and this script by their hashes, images in the page itself, and
     nothing else: markup that slipped into a name could neither run nor load anything.
+
+    Args:
+      title, subtitle: text, escaped here.
+      sections: HTML.
+      data: JSON for the script of the issues table, which the page gets only with it.
     """
     style, script = (files("mlt_jax.report").joinpath(name).read_text("utf-8") for name in ("style.css", "issues.js"))
     script = script if data is not None else ""
@@ -41,7 +46,7 @@ def page(title: str, subtitle: str, sections: Sequence[str], *, data: Any = None
 
 
 def write(path: str | Path, text: str) -> Path:
-    """Writes the file whole or not at all."""
+    """The path, once the file is written there, whole or not at all."""
     path = Path(path).expanduser()
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(path.name + ".part")
@@ -51,7 +56,14 @@ def write(path: str | Path, text: str) -> Path:
 
 
 def section(title: str, intro: str, body: str, *, key: str = "", folded: bool = False) -> str:
-    """A titled part of the page; title and intro are text, body is HTML. Empty where there is no body."""
+    """HTML of a titled part of the page, empty where there is no body.
+
+    Args:
+      title, intro: text, escaped here.
+      body: HTML.
+      key: the element's id.
+      folded: whether only the title shows at first.
+    """
     if not body:
         return ""
     name = f' id="{escape(key)}"' if key else ""
@@ -64,7 +76,7 @@ def section(title: str, intro: str, body: str, *, key: str = "", folded: bool = 
 
 
 def tiles(pairs: Sequence[tuple[str, str]]) -> str:
-    """Large numbers with a word each."""
+    """HTML of large numbers with a word each."""
     cells = "".join(
         f'<div class="tile"><b>{escape(value)}</b><span>{escape(word)}</span></div>' for value, word in pairs
     )

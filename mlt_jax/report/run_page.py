@@ -1,4 +1,4 @@
-"""The page of a finished (or half finished) run of `experiments/run.py`: what it left in its folder."""
+"""The page of a finished (or unfinished) run of `experiments/run.py`, from the files in its folder."""
 
 import csv
 import json
@@ -12,14 +12,18 @@ from mlt_jax.report import charts, sections
 from mlt_jax.report.page import page, section, tiles, write
 from mlt_jax.transition import TransitionEstimate
 
-# Names of the methods as the printed table has them; others are shown as they are.
-_METHODS = {"standard": "Standard", "estimated": "estimated T", "true": "true T"}
+# Methods as the run's own table names them; others are shown as they are.
+_METHOD_NAMES = {"standard": "Standard", "estimated": "estimated T", "true": "true T"}
 _SCORES = ("mAP", "OF1", "CF1", "OP", "OR", "CP", "CR")
 _CURVES = {"train_loss": "training loss", "validation_loss": "validation loss", "validation_mAP": "validation mAP"}
 
 
 def run_page(workdir: str | Path, path: str | Path | None = None) -> Path:
-    """Where the page was written, by default `workdir`/report.html. What the run has not left is left out of it."""
+    """Where the page was written, by default `workdir`/report.html; it shows what the run has written so far.
+
+    Raises:
+      ValueError: where `workdir` is no folder, or holds nothing of a run.
+    """
     folder = Path(workdir).expanduser()
     if not folder.is_dir():
         raise ValueError(f"{folder}: there is no such run folder")
@@ -48,7 +52,7 @@ def _tiles(summary: Any) -> str:
     numbers = []
     for method, scores in (summary.get("test") or {}).items():
         if "mAP" in scores:
-            numbers.append((f"{100 * _mean(scores['mAP']):.1f} %", f"mAP, {_METHODS.get(method, method)}"))
+            numbers.append((f"{100 * _mean(scores['mAP']):.1f} %", f"mAP, {_METHOD_NAMES.get(method, method)}"))
     errors = summary.get("T_error") or {}
     if "T" in errors:
         nothing = f" (doing nothing: {_mean(errors['identity']):.2f})" if "identity" in errors else ""
@@ -72,7 +76,7 @@ def _results(summary: Any) -> str:
 
     head = "".join(f"<th>{name}</th>" for name in names)
     rows = "".join(
-        f"<tr><td>{escape(_METHODS.get(method, method))}</td>{''.join(cell(scores, name) for name in names)}</tr>"
+        f"<tr><td>{escape(_METHOD_NAMES.get(method, method))}</td>{''.join(cell(scores, name) for name in names)}</tr>"
         for method, scores in test.items()
     )
     body = f'<div class="scroll"><table><tr><th>test, %</th>{head}</tr>{rows}</table></div>'
@@ -98,7 +102,7 @@ def _curves(folder: Path) -> str:
         for entry in entries:
             if isinstance(entry, dict) and isinstance(entry.get(key), int | float) and "epoch" in entry:
                 phase = str(entry.get("phase", ""))
-                xs, ys = series.setdefault(_METHODS.get(phase, phase), ([], []))
+                xs, ys = series.setdefault(_METHOD_NAMES.get(phase, phase), ([], []))
                 xs.append(float(entry["epoch"]))
                 ys.append(float(entry[key]))
         if series:
