@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from mlt_jax import processes
 from mlt_jax.audit.audit import Audit, audit_labels
-from mlt_jax.audit.files import Table, align, read_share, read_table
+from mlt_jax.audit.files import Table, align, read_share, read_table, rows_like
 from mlt_jax.audit.issues import Issues, find_label_issues
 from mlt_jax.estimator.counts import check_selection, count
 from mlt_jax.estimator.solve import AGGREGATES, estimate_from_tables
@@ -194,16 +194,15 @@ def run_audit(command: AuditCommand) -> None:
         bar.update()
         bar.set_description("writing the list")
         issues = find_label_issues(audit, threshold=command.threshold)
-        written = _write(command.out, audit, issues)
+        summary = class_summary(audit, issues)
+        written = _write(command.out, audit, issues, summary)
         bar.update()
         bar.set_description("making the page")
         title = command.title or f"Label audit of {command.labels.name}"
-        images = command.images
-        page = audit_page(
-            audit, command.out, images=images, threshold=command.threshold, most=command.most, title=title
-        )
+        shown: dict[str, Any] = dict(threshold=command.threshold, most=command.most, title=title)
+        page = audit_page(audit, command.out, images=command.images, **shown)
         bar.update()
-    print(class_table(audit, issues))
+    print(class_table(summary))
     print(f"\n{len(issues.wrong)} labels to re-check; {page}, {', '.join(map(str, written))}")
 
 
@@ -221,32 +220,26 @@ def run_apply(command: ApplyCommand) -> None:
     n, q = labels.values.shape
     classes, ids = labels.classes or tuple(map(str, range(q))), labels.ids or tuple(map(str, range(n)))
     place = {name: k for k, name in enumerate(ids)}, {name: k for k, name in enumerate(classes)}
-    values, flipped = labels.values.copy(), 0
-    with command.decisions.open(newline="", encoding="utf-8-sig") as file:
+    values, flipped, source = labels.values.copy(), 0, command.decisions
+    with source.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file)
         for missing in {"example", "class", "given", "decision"} - set(reader.fieldnames or ()):
-            raise ValueError(
-                f'{command.decisions}: column "{missing}" is missing; pass the issues CSV or saved decisions'
-            )
+            raise ValueError(f'{source}: column "{missing}" is missing; pass the issues CSV or saved decisions')
         for number, row in enumerate(reader, 2):
             decision = (row["decision"] or "").strip().lower()
             if decision not in FLIP + KEEP:
-                raise ValueError(
-                    f'{command.decisions}: line {number} decides "{decision}"; write flip, keep or nothing'
-                )
+                raise ValueError(f'{source}: line {number} decides "{decision}"; write flip, keep or nothing')
             likely = not decision and command.above is not None and float(row.get("p_wrong") or 0) > command.above
             if decision not in FLIP and not likely:
                 continue
             if row["example"] not in place[0] or row["class"] not in place[1]:
                 where = f'"{row["example"]}", class "{row["class"]}"'
-                raise ValueError(f"{command.decisions}: line {number} is about {where}, not in {command.labels}")
+                raise ValueError(f"{source}: line {number} is about {where}, not in {command.labels}")
             cell = place[0][row["example"]], place[1][row["class"]]
             meaning = meanings.get(values[cell], UNKNOWN)
             if meaning == UNKNOWN or (meaning == ABSENT) != (float(row["given"]) == 0):
-                raise ValueError(
-                    f"{command.decisions}: line {number}, the label is {values[cell]:g}, not {row['given']} "
-                    f"(coding {command.coding})"
-                )
+                found = f"{values[cell]:g}, not {row['given']} (coding {command.coding})"
+                raise ValueError(f"{source}: line {number}, the label is {found}")
             values[cell] = 1 if meaning == ABSENT else absent
             flipped += 1
     _write_labels(command.out, values, classes, labels.ids)
@@ -260,24 +253,41 @@ def run_report(command: ReportCommand) -> None:
     print(run_page(command.workdir, command.out))
 
 
-def class_table(audit: Audit, issues: Issues) -> str:
-    """A text table of the classes, the most suspect first: rates in percent with 95 % intervals, status, suspects."""
-    ends = 100 * np.asarray(audit.found.interval())
-    values = 100 * np.stack([audit.found.rho_neg, audit.found.rho_pos], axis=1)
-    suspects = np.bincount(issues.column, minlength=len(audit.classes))
-    width = min(max(5, *map(len, audit.classes)), 30)
-    header = f"{'class':{width}} {'given':>8} {'falsely given, %':>23} {'missed, %':>23}  {'status':14} {'suspects':>8}"
-    lines = [header]
-    for j in np.argsort(-suspects, kind="stable"):
-        cells = [
-            f"{rate:6.1f} ({low:5.1f} to {high:5.1f})" if np.isfinite(low) else f"{rate:6.1f}" + " " * 17
-            for rate, (low, high) in zip(values[j], ends[j], strict=True)
-        ]
-        status = Status(int(audit.found.status[j])).name.lower()
-        given = int(audit.labels.values[:, j].sum())
-        lines.append(
-            f"{audit.classes[j][:30]:{width}} {given:8d} {cells[0]:>23} {cells[1]:>23}  {status:14} {suspects[j]:8d}"
+def class_summary(audit: Audit, issues: Issues) -> dict[str, dict[str, Any]]:
+    """Noise rates with 95 % intervals (None where there are none), prior, status and counts, by class."""
+    ends, suspects = np.asarray(audit.found.interval()), np.bincount(issues.column, minlength=len(audit.classes))
+    spans = [[end.tolist() if np.isfinite(end).all() else None for end in pair] for pair in ends]
+    return {
+        name: {
+            "rho_neg": float(audit.found.rho_neg[j]),
+            "rho_pos": float(audit.found.rho_pos[j]),
+            "interval_neg": spans[j][0],
+            "interval_pos": spans[j][1],
+            "prior": float(audit.found.prior[j]),
+            "status": Status(int(audit.found.status[j])).name.lower(),
+            "given": int(audit.labels.values[:, j].sum()),
+            "expected_wrong": float(audit.wrong[:, j].sum()),
+            "suspects": int(suspects[j]),
+        }
+        for j, name in enumerate(audit.classes)
+    }
+
+
+def class_table(summary: dict[str, dict[str, Any]]) -> str:
+    """The `class_summary` as text, rates in percent, the classes with most suspects first."""
+    width = min(max(5, *map(len, summary)), 30)
+    lines = [
+        f"{'class':{width}} {'given':>8} {'falsely given, %':>23} {'missed, %':>23}  {'status':14} {'suspects':>8}"
+    ]
+    for name, row in sorted(summary.items(), key=lambda item: -item[1]["suspects"]):
+        neg, pos = (
+            f"{100 * row[f'rho_{side}']:6.1f}"
+            + (f" ({100 * ends[0]:5.1f} to {100 * ends[1]:5.1f})" if ends else " " * 17)
+            for side in ("neg", "pos")
+            for ends in [row[f"interval_{side}"]]
         )
+        numbers = f"{row['given']:8d} {neg:>23} {pos:>23}  {row['status']:14} {row['suspects']:8d}"
+        lines.append(f"{name[:30]:{width}} {numbers}")
     return "\n".join(lines)
 
 
@@ -295,17 +305,13 @@ def _probabilities(table: Table) -> Table:
 def _features(table: Table, labels: Table) -> np.ndarray:
     """The features in the order of the labels' ids, where both have them."""
     if table.ids and labels.ids:
-        place = {name: k for k, name in enumerate(table.ids)}
-        for name in labels.ids:
-            if name not in place:
-                raise ValueError(f'{table.path}: id "{name}" of {labels.path} is missing')
-        return table.values[[place[name] for name in labels.ids]]
+        return table.values[rows_like(table, labels)]
     if len(table.values) != len(labels.values):
         raise ValueError(f"{table.path}: {len(table.values)} rows, {labels.path} has {len(labels.values)}")
     return table.values
 
 
-def _write(out: Path, audit: Audit, issues: Issues) -> list[Path]:
+def _write(out: Path, audit: Audit, issues: Issues, classes: dict[str, dict[str, Any]]) -> list[Path]:
     """The files written: issues as CSV with a column for decisions, classes as JSON, T as npz."""
     out.parent.mkdir(parents=True, exist_ok=True)
     table, summary, matrices = (out.with_suffix(end) for end in (".issues.csv", ".json", ".transition.npz"))
@@ -314,29 +320,10 @@ def _write(out: Path, audit: Audit, issues: Issues) -> list[Path]:
         writer.writerow(ISSUE_COLUMNS)
         for row, column, given, wrong in zip(*issues, strict=True):
             writer.writerow([audit.ids[row], audit.classes[column], given, 1 - given, f"{wrong:.6f}", ""])
-    ends, suspects = np.asarray(audit.found.interval()), np.bincount(issues.column, minlength=len(audit.classes))
-    classes = {
-        name: {
-            "rho_neg": float(audit.found.rho_neg[j]),
-            "rho_pos": float(audit.found.rho_pos[j]),
-            "interval_neg": _finite(ends[j, 0]),
-            "interval_pos": _finite(ends[j, 1]),
-            "prior": float(audit.found.prior[j]),
-            "status": Status(int(audit.found.status[j])).name.lower(),
-            "given": int(audit.labels.values[:, j].sum()),
-            "expected_wrong": float(audit.wrong[:, j].sum()),
-            "suspects": int(suspects[j]),
-        }
-        for j, name in enumerate(audit.classes)
-    }
     whole = {"examples": len(audit.ids), "suspects": len(issues.wrong), "classes": classes}
     summary.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
     audit.found.save(matrices)
     return [table, summary, matrices]
-
-
-def _finite(ends: np.ndarray) -> list[float] | None:
-    return ends.tolist() if np.isfinite(ends).all() else None
 
 
 def _write_labels(path: Path, values: np.ndarray, classes: tuple[str, ...], ids: tuple[str, ...] | None) -> None:

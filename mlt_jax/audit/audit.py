@@ -79,9 +79,6 @@ def audit_labels(
       ids: n names of the examples.
       classes, observed, coding: of the labels, see `as_labels`.
       seed: of the folds.
-
-    Raises:
-      ValueError: the argument at fault, what was found and what to pass.
     """
     if classes is None and probs is not None and hasattr(probs, "columns") and isinstance(labels, list | tuple):
         classes = list(map(str, probs.columns))

@@ -55,12 +55,7 @@ def calibrate(
 ) -> tuple[Float[Array, "q"], Float[Array, "q"]]:
     """Slopes and offsets (q,) of all classes; slope 0 and the prior's logit where scores predict nothing.
 
-    Args:
-      s: (n, q) scores.
-      y: (n, q) given labels.
-      known: (n, q), which of them were given.
-      rates: (q, 2), rho_neg and rho_pos.
-      prior: (q,), P(clean = 1).
+    s, y, known: scores, given labels and which cells are labelled; rates: (rho_neg, rho_pos); prior: P(clean = 1).
     """
     return jax.vmap(_calibrate_one, in_axes=(1, 1, 1, 0, 0))(s, y, known, rates, prior)
 

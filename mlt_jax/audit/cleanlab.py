@@ -53,9 +53,6 @@ def from_cleanlab_joint(joint: Any) -> Float[Array, "q 2 2"]:
     """`T[j, clean, noisy]` of a confident joint `[j, noisy, clean]`, (q, 2, 2) counts or probabilities.
 
     A clean value that was never counted gets the identity row.
-
-    Raises:
-      ValueError: where `joint` has another shape, or entries that are negative or not finite.
     """
     counts = np.asarray(joint, float)
     if counts.ndim != 3 or counts.shape[1:] != (2, 2) or not (np.isfinite(counts) & (counts >= 0)).all():

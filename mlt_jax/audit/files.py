@@ -63,16 +63,9 @@ def align(table: Table, like: Table) -> Table:
             raise ValueError(f'{table.path}: column "{name}" is not in {like.path}; drop it')
         values, classes = values[:, [place[name] for name in like.classes]], like.classes
     if table.ids and like.ids:
-        place = {name: k for k, name in enumerate(table.ids)}
-        lost = [name for name in like.ids if name not in place]
-        if lost:
-            raise ValueError(f'{table.path}: {len(lost)} ids of {like.path} are missing, the first is "{lost[0]}"')
-        extra = len(table.ids) - len(like.ids)
-        if extra:
-            known = set(like.ids)
-            first = next(name for name in table.ids if name not in known)
-            raise ValueError(f'{table.path}: {extra} ids are not in {like.path}, the first is "{first}"')
-        values, ids = values[[place[name] for name in like.ids]], like.ids
+        values, ids, known = values[rows_like(table, like)], like.ids, set(like.ids)
+        if extra := [name for name in table.ids if name not in known]:
+            raise ValueError(f'{table.path}: {len(extra)} ids are not in {like.path}, the first is "{extra[0]}"')
     if len(values) != len(like.values):
         raise ValueError(
             f"{table.path}: {len(values)} rows, {like.path} has {len(like.values)}; pass the same examples"
@@ -80,6 +73,14 @@ def align(table: Table, like: Table) -> Table:
     if values.shape[1] != like.values.shape[1]:
         raise ValueError(f"{table.path}: {values.shape[1]} columns, {like.path} has {like.values.shape[1]}")
     return Table(table.path, values, classes, ids)
+
+
+def rows_like(table: Table, like: Table) -> list[int]:
+    """The rows of `table` with the ids of `like`, in their order; both have ids."""
+    place = {name: k for k, name in enumerate(table.ids or ())}
+    if lost := [name for name in like.ids or () if name not in place]:
+        raise ValueError(f'{table.path}: {len(lost)} ids of {like.path} are missing, the first is "{lost[0]}"')
+    return [place[name] for name in like.ids or ()]
 
 
 def read_share(path: str | Path, part: int, parts: int) -> Any:

@@ -27,8 +27,6 @@ def find_label_issues(source: Any, *, threshold: float = 0.5, most: int | None =
 
     Args:
       source: an `Audit`, or labels (n, q); likewise in the other functions of this module.
-      threshold: a probability in [0, 1).
-      most: None for all.
       **inputs: the arguments of `audit_labels`, where `source` is labels.
     """
     audit = as_audit(source, inputs)

@@ -25,7 +25,7 @@ def _wide(x: Array) -> Array:
 def conv(
     x: Float[Array, "b h w c"], kernel: Float[Array, "k k c d"], *, stride: int, how: str
 ) -> Float[Array, "b i j d"]:
-    """Convolution of x, padded by half a kernel on every side."""
+    """Convolution of x, padded by half a kernel on every side; `how` is "lax" or "matmul"."""
     rows, columns = (-(-side // stride) for side in x.shape[1:3])
     if how == "matmul" and (len(kernel) == 1 or rows * columns * kernel[..., 0].size <= UNROLLED):
         patches = _patches(x, len(kernel), stride, rows, columns)
@@ -94,9 +94,9 @@ def batch_norm(
     relu: bool,
     axis_name: str | None,
 ) -> tuple[Float[Array, "b h w c"], Float[Array, "c"], Float[Array, "c"]]:
-    """`normalize` with the statistics of the batch, which follow: mean and (biased) variance, without gradient.
+    """(maps, mean, variance): `normalize` with the (biased) statistics of the batch, which have no gradient.
 
-    The gradient by hand: two sums per channel, then one pass. Under a mapped `axis_name`, all sums go over it.
+    The gradient is written out: two sums per channel, then one pass. Under a mapped `axis_name`, all sums go over it.
     """
     return _batch_norm_forward(x, shortcut, scale, bias, relu, axis_name)[0]
 

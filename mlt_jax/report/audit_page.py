@@ -28,12 +28,9 @@ def audit_page(
     """Where the page was written: noise per class, T, the evidence, and the labels to re-check.
 
     Args:
-      audit: of the labels.
-      path: of the page.
       images: a folder whose files are named like the ids, or a function from row to a path or a uint8 array.
       losses: (epochs, n, q) or (n, q) of training, for the histograms; by default the losses of the predictions.
       threshold, most: which suspects are listed, see `find_label_issues`.
-      title: of the page.
     """
     every = find_label_issues(audit, threshold=threshold)
     issues = find_label_issues(audit, threshold=threshold, most=most)

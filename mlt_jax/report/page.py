@@ -12,15 +12,10 @@ from typing import Any
 
 
 def page(title: str, subtitle: str, sections: Sequence[str], *, data: Any = None) -> str:
-    """The HTML text of a page.
+    """The HTML text of a page; `sections` are HTML. Only with `data`, its JSON, it has the script of the issues table.
 
     The content security policy allows this style sheet and this script by their hashes, images in the page itself, and
     nothing else: markup that slipped into a name could neither run nor load anything.
-
-    Args:
-      title, subtitle: text, escaped here.
-      sections: HTML.
-      data: JSON for the script of the issues table, which the page gets only with it.
     """
     style, script = (files("mlt_jax.report").joinpath(name).read_text("utf-8") for name in ("style.css", "issues.js"))
     script = script if data is not None else ""
@@ -56,23 +51,13 @@ def write(path: str | Path, text: str) -> Path:
 
 
 def section(title: str, intro: str, body: str, *, key: str = "", folded: bool = False) -> str:
-    """HTML of a titled part of the page, empty where there is no body.
-
-    Args:
-      title, intro: text, escaped here.
-      body: HTML.
-      key: the element's id.
-      folded: whether only the title shows at first.
-    """
+    """HTML of a titled part of the page, empty where there is no body, which is HTML; title and intro are text."""
     if not body:
         return ""
     name = f' id="{escape(key)}"' if key else ""
     text = f'<p class="soft">{escape(intro)}</p>' if intro else ""
-    if folded:
-        inner = f"<details><summary><h2>{escape(title)}</h2></summary>{text}{body}</details>"
-    else:
-        inner = f"<h2>{escape(title)}</h2>{text}{body}"
-    return f"<section{name}>{inner}</section>"
+    before, between, after = ("<details><summary>", "</summary>", "</details>") if folded else ("", "", "")
+    return f"<section{name}>{before}<h2>{escape(title)}</h2>{between}{text}{body}{after}</section>"
 
 
 def tiles(pairs: Sequence[tuple[str, str]]) -> str:

@@ -24,15 +24,7 @@ _BINS, _FINE, _PARTNERS = 24, 60, 4
 def rates(
     found: TransitionEstimate, classes: Sequence[str], *, suspects: Any = None, true_T: Any = None, pick: bool = False
 ) -> str:
-    """Noise rates per class with 95 % intervals, the noisiest first.
-
-    Args:
-      found: the estimate.
-      classes: q names.
-      suspects: (q,), how many labels of each class are suspect.
-      true_T: (q, 2, 2), where it is known.
-      pick: whether a click on a class filters the issues table by it.
-    """
+    """Noise rates per class with 95 % intervals, the noisiest first; `pick`: a click on a class filters the issues."""
     ends = np.asarray(found.interval())
     values = np.stack([found.rho_neg, found.rho_pos], axis=1)
     status = [Status(int(code)).name.lower().replace("_", " ") for code in found.status]
@@ -157,11 +149,8 @@ def partners(audit: Audit, order: Sequence[int]) -> str:
         cards.append(f'<figure><h3>{escape(audit.classes[j])}</h3><ul class="chips">{chips}</ul></figure>')
     decided = int((np.asarray(audit.found.status) == Status.CORRELATION).sum())
     intro = "How often another label is on, with the class and without it, suspects left out; strongest first. "
-    intro += (
-        f"T of {decided} classes was estimated from such correlations."
-        if decided
-        else "Here T was estimated from the predictions; label correlations are shown for comparison."
-    )
+    such = f"T of {decided} classes was estimated from such correlations."
+    intro += such if decided else "T was estimated from the predictions; correlations are shown for comparison."
     body = f'<div class="grid wide">{"".join(cards)}</div>'
     return section("Correlated labels", intro + _cut(len(order)), body, key="partners", folded=True)
 
