@@ -207,7 +207,7 @@ def solving(labels: Any, unselected: Any, config: Config, speed: float, name: st
 
 
 def from_losses(config: Config) -> Row:
-    """COCO's size, from simulated losses to T, beside the other ways."""
+    """COCO's size, from simulated losses to T, beside other implementations."""
     n, q = config.coco
     rng = np.random.default_rng(0)
     share = np.clip(rng.exponential(0.035, q), 0.003, 0.6)
@@ -248,7 +248,7 @@ def from_losses(config: Config) -> Row:
 
 
 def real_labels(folder: Path, name: str) -> sp.csr_array | None:
-    """One of the real sets, sparse; None where it is not at hand."""
+    """One of the real sets, sparse; None where it is not in the folder."""
     if not (folder / f"{name}.npz").exists():
         return None
     with np.load(folder / f"{name}.npz", allow_pickle=False) as parts:

@@ -67,7 +67,7 @@ def _facts(record: dict[str, Any], name: str) -> tuple[str, tuple[int, ...], tup
 
 def _open(name: str, split: str, data_dir: str | Path | None) -> tuple[Sequence[Any], list[str]]:
     """(records with images still encoded, class names in the order of their numbers), prepared first where needed."""
-    import tensorflow_datasets as tfds  # takes a second, which nobody else should wait for
+    import tensorflow_datasets as tfds  # takes a second, so only where it is needed
 
     builder = _prepared(name, data_dir)
     features = builder.info.features

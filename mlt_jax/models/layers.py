@@ -1,4 +1,4 @@
-"""What the networks compute: convolution, batch norm, pooling; two ways each, with the same numbers.
+"""What the networks compute: convolution, batch norm, pooling; `how` picks one of two implementations of each.
 
 `how="lax"` leaves everything to XLA, which is right on GPU and TPU. `how="matmul"` writes what XLA's CPU backend is
 slow at as matrix products and slices.
@@ -199,5 +199,5 @@ def pooled(x: Float[Array, "b *positions d"]) -> Float[Array, "b d"]:
 def positions(x: Float[Array, "b h w d"]) -> Float[Array, "b p d"]:
     """Maps as one row per position, at least float32."""
     if x.ndim != 4:
-        raise ValueError(f"inputs: shape {x.shape}; pass maps (b, h, w, d): this head looks at positions")
+        raise ValueError(f"inputs: shape {x.shape}; pass maps (b, h, w, d): this head attends to positions")
     return _wide(x).reshape(len(x), -1, x.shape[-1])

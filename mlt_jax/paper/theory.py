@@ -53,7 +53,7 @@ def hoeffding_threshold(n0: ArrayLike, n1: ArrayLike, *, confidence: ArrayLike =
     (Hoeffding, both sides), so both are except with alpha = 1 - confidence, and equal probabilities give frequencies
     within the sum of the two.
     For COCO's class 50, "person" (n0 = 36907, n1 = 45174), that is 0.01467: the paper's 0.015, rounded; both mark the
-    same 46 partners. It holds for one pair: to speak of q - 1 pairs together, divide alpha by q - 1. Hoeffding applied
+    same 46 partners. It holds for one pair: for q - 1 pairs together, divide alpha by q - 1. Hoeffding applied
     once to the difference would give `sqrt(log(2 / alpha) / 2 * (1 / n0 + 1 / n1))`, here 0.0095.
     """
     log_term = jnp.log(4 / _risk(confidence)) / 2
@@ -91,7 +91,7 @@ def second_solution_triple(
 
     tables: `P(noisy_i, noisy_k | clean_j)`, not assumed independent: 9 parameters against 7 frequencies. Seen as one
     partner with four values, the partners fall under Theorem 1, and so would any number of them. One of the new tables
-    is a mixture of the old two, hence no product even where both were: Theorem 2 stands. (The paper's proof only
+    is a mixture of the old two, hence no product even where both were, as Theorem 2 needs. (The paper's proof only
     permutes labels, which its own definition of identifiability allows.)
     """
     flat = _shaped("tables", tables, 2, 2, 2).reshape(2, 4)
