@@ -275,19 +275,18 @@ def class_summary(audit: Audit, issues: Issues) -> dict[str, dict[str, Any]]:
 
 def class_table(summary: dict[str, dict[str, Any]]) -> str:
     """The `class_summary` as text, rates in percent, the classes with most suspects first."""
+
+    def rate(row: dict[str, Any], side: str) -> str:
+        ends = row[f"interval_{side}"]
+        span = f" ({100 * ends[0]:5.1f} to {100 * ends[1]:5.1f})" if ends else " " * 17
+        return f"{100 * row[f'rho_{side}']:6.1f}{span}"
+
     width = min(max(5, *map(len, summary)), 30)
-    lines = [
-        f"{'class':{width}} {'given':>8} {'falsely given, %':>23} {'missed, %':>23}  {'status':14} {'suspects':>8}"
-    ]
+    header = f"{'class':{width}} {'given':>8} {'falsely given, %':>23} {'missed, %':>23}  {'status':14} {'suspects':>8}"
+    lines = [header]
     for name, row in sorted(summary.items(), key=lambda item: -item[1]["suspects"]):
-        neg, pos = (
-            f"{100 * row[f'rho_{side}']:6.1f}"
-            + (f" ({100 * ends[0]:5.1f} to {100 * ends[1]:5.1f})" if ends else " " * 17)
-            for side in ("neg", "pos")
-            for ends in [row[f"interval_{side}"]]
-        )
-        numbers = f"{row['given']:8d} {neg:>23} {pos:>23}  {row['status']:14} {row['suspects']:8d}"
-        lines.append(f"{name[:30]:{width}} {numbers}")
+        rates = f"{rate(row, 'neg'):>23} {rate(row, 'pos'):>23}"
+        lines.append(f"{name[:30]:{width}} {row['given']:8d} {rates}  {row['status']:14} {row['suspects']:8d}")
     return "\n".join(lines)
 
 
