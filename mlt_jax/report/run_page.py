@@ -1,4 +1,4 @@
-"""The page of a finished (or half finished) run of `experiments/run.py`: what it left in its folder."""
+"""The page of a finished (or unfinished) run of `experiments/run.py`, from the files in its folder."""
 
 import csv
 import json
@@ -17,7 +17,7 @@ _CURVES = {"train_loss": "training loss", "validation_loss": "validation loss", 
 
 
 def run_page(workdir: str | Path, path: str | Path | None = None) -> Path:
-    """Where the page was written, by default `workdir`/report.html. What the run has not left is left out of it."""
+    """Where the page was written, by default `workdir`/report.html; it shows what the run has written so far."""
     folder = Path(workdir).expanduser()
     if not folder.is_dir():
         raise ValueError(f"{folder}: there is no such run folder")
@@ -32,17 +32,13 @@ def run_page(workdir: str | Path, path: str | Path | None = None) -> Path:
     parts.append(_settings(config))
     if not any(parts):
         raise ValueError(f"{folder}: holds no results.json, metrics.jsonl or transition.npz; pass the folder of a run")
-    what = config.get("dataset", folder.name) if isinstance(config, dict) else folder.name
-    noise = config.get("noise") if isinstance(config, dict) else None
-    subtitle = ", ".join(
-        filter(None, [f"noise {noise}" if noise else "", f"{len(seeds)} seed{'s' * (len(seeds) > 1)}", folder.name])
-    )
-    return write(path or folder / "report.html", page(f"Run on {what}", subtitle, parts))
+    noise = [f"noise {config['noise']}"] if config.get("noise") else []
+    subtitle = ", ".join([*noise, f"{len(seeds)} seed{'s' * (len(seeds) > 1)}", folder.name])
+    title = f"Run on {config.get('dataset', folder.name)}"
+    return write(path or folder / "report.html", page(title, subtitle, parts))
 
 
-def _tiles(summary: Any) -> str:
-    if not isinstance(summary, dict):
-        return ""
+def _tiles(summary: dict[str, Any]) -> str:
     numbers = []
     for method, scores in (summary.get("test") or {}).items():
         if "mAP" in scores:
@@ -53,8 +49,8 @@ def _tiles(summary: Any) -> str:
     return tiles(numbers) if numbers else ""
 
 
-def _results(summary: Any) -> str:
-    test = summary.get("test") if isinstance(summary, dict) else None
+def _results(summary: dict[str, Any]) -> str:
+    test = summary.get("test")
     if not test:
         return ""
     names = [name for name in _SCORES if any(name in scores for scores in test.values())]
@@ -116,19 +112,20 @@ def _noise(folder: Path) -> list[str]:
     return [sections.rates(found, classes, true_T=true_T), sections.heat_maps(found, classes, order)]
 
 
-def _settings(config: Any) -> str:
-    if not isinstance(config, dict):
-        return ""
+def _settings(config: dict[str, Any]) -> str:
     rows = "".join(f"<tr><td>{escape(str(k))}</td><td>{escape(str(v))}</td></tr>" for k, v in config.items())
-    return section("Settings", "", f'<div class="scroll"><table>{rows}</table></div>', key="settings", folded=True)
+    body = f'<div class="scroll"><table>{rows}</table></div>' if rows else ""
+    return section("Settings", "", body, key="settings", folded=True)
 
 
 def _mean(value: Any) -> float:
     return float(value["mean"] if isinstance(value, dict) else value)
 
 
-def _json(path: Path) -> Any:
+def _json(path: Path) -> dict[str, Any]:
+    """What the file holds; nothing where it is missing, broken or no mapping."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError):
-        return None
+        return {}
+    return found if isinstance(found, dict) else {}
