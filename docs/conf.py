@@ -11,21 +11,28 @@ project = "mlt_jax"
 author = "The mlt_jax authors"
 release = version = mlt_jax.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
 exclude_patterns = ["_build"]
-myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 default_role = "py:obj"  # `name` in a docstring links to it where it is documented, and is code everywhere
 
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
+maximum_signature_line_length = 88
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 napoleon_attr_annotations = False  # shapes stand in the text
 
 html_theme = "sphinx_book_theme"
 html_title = "mlt_jax"
-html_theme_options = {"show_toc_level": 2, "use_download_button": False, "use_fullscreen_button": False}
+html_static_path = ["_static"]
+html_css_files = ["custom.css"]
+html_theme_options = {
+    "navbar_persistent": [],  # one search box, at the side, is enough
+    "show_toc_level": 2,
+    "use_download_button": False,
+    "use_fullscreen_button": False,
+}
 
 
 def is_record(value: Any) -> bool:
@@ -37,8 +44,8 @@ def fields_of(value: Any) -> list[str]:
     """An `Attributes:` section made of the comments beside a record's fields."""
     fields: list[str] = []
     for line in inspect.getsource(value).splitlines():
-        if found := re.match(r" {4}(\w+)(?:: (.*?)| = .*?)  # (.*)", line):
-            name, kind, text = found.groups()
+        if found := re.match(r" {4}(\w+)(?:: (.*?)| = .*?)(?:  # (.*))?$", line):
+            name, kind, text = found.groups("")
             fields.append(f"  {name} (``{kind}``): {text}" if kind else f"  {name}: {text}")
         elif fields and (more := re.match(r" {4}# (.*)", line)):
             fields[-1] += " " + more[1]
@@ -75,6 +82,11 @@ def text_above(lines: list[str], k: int) -> str:
     return next((line for line in reversed(lines[:k]) if line.strip()), "")
 
 
+def short_signature(app: Any, what: str, name: str, value: Any, options: Any, signature: str, returned: str) -> Any:
+    """The signature with `Array` by its public name."""
+    return tuple(text and text.replace("jaxlib._jax.Array", "Array") for text in (signature, returned))
+
+
 def skip_member(app: Any, what: str, name: str, value: Any, skip: bool, options: Any) -> bool | None:
     """Leaves out fields, which `prepare` lists, what scikit-learn adds, and in other modules what `mlt_jax` exports."""
     module = app.env.current_document.autodoc_module
@@ -84,6 +96,7 @@ def skip_member(app: Any, what: str, name: str, value: Any, skip: bool, options:
 
 
 def setup(app: Any) -> None:
-    """Connects the two; docstrings are prepared before napoleon reads them."""
+    """Connects them; docstrings are prepared before napoleon reads them."""
     app.connect("autodoc-process-docstring", prepare, priority=400)
+    app.connect("autodoc-process-signature", short_signature)
     app.connect("autodoc-skip-member", skip_member)
