@@ -14,10 +14,16 @@ from mlt_jax.labels import as_labels
 class NoiseTransition(BaseEstimator):
     """Noise transition matrices of multi-label data (see `mlt_jax.estimate`).
 
-    Parameters are those of `mlt_jax.estimate`. After `fit`:
-      transition_: (q, 2, 2), `T[j, clean, noisy]`;  prior_: (q,);  stderr_: (q, 2) of rho_neg, rho_pos;
-      status_: (q,), see `mlt_jax.Status`;  estimate_: the whole `TransitionEstimate`;
-      n_features_in_: q;  feature_names_in_: class names, when labels came as a DataFrame.
+    Parameters are those of `mlt_jax.estimate`.
+
+    Attributes:
+      transition_: (q, 2, 2), `T[j, clean, noisy]`.
+      prior_: (q,).
+      stderr_: (q, 2) of rho_neg, rho_pos.
+      status_: (q,), see `mlt_jax.Status`.
+      estimate_: The whole `TransitionEstimate`.
+      n_features_in_: q.
+      feature_names_in_: Class names, when labels came as a DataFrame.
     """
 
     def __init__(
@@ -57,9 +63,15 @@ class LabelAuditor(BaseEstimator):
     """Which labels of a multi-label data set are wrong (see `mlt_jax.audit`).
 
     Parameters: threshold, above which P(wrong) makes a label an issue; method, assume, seed, coding as in
-    `audit_labels`. After `fit(X, y)`, with features (n, d) and labels (n, q):
-      wrong_: (n, q), P(label is wrong);  issues_: see `find_label_issues`;  clean_labels_: (n, q) with issues flipped;
-      transition_: (q, 2, 2), `T[j, clean, noisy]`;  audit_: the whole `Audit`;  n_features_in_: d.
+    `audit_labels`. `fit(X, y)` takes features (n, d) and labels (n, q).
+
+    Attributes:
+      wrong_: (n, q), P(label is wrong).
+      issues_: See `find_label_issues`.
+      clean_labels_: (n, q) with issues flipped.
+      transition_: (q, 2, 2), `T[j, clean, noisy]`.
+      audit_: The whole `Audit`.
+      n_features_in_: d.
     """
 
     def __init__(

@@ -63,13 +63,15 @@ def load(
     """A data set by name: "digits", "voc2007", "voc2012", "coco", "folder" (images with a CSV file of labels) or
     "features" (SPLIT.npz with `features` and `labels`).
 
-    split: the name of a split, by default the one the paper trains on; "voc2007/test" is a split of another data set.
-    data_dir: where the data is: the folder with VOCdevkit, with COCO's annotations and images, or with SPLIT.csv or
-      SPLIT.npz.
-    source: "files", or "tfds" for VOC and COCO through TensorFlow Datasets (then `data_dir` is that of TFDS).
-    features: an npz of precomputed features to use in place of images, with the labels in it or in the npz `labels`;
-      or a folder with DATASET_features.npz and DATASET_labels.npz. See `load_features`.
-    seed: of the scenes of "digits".
+    Args:
+      dataset: One of those names.
+      split: Its name, by default the one the paper trains on; "voc2007/test" is a split of another data set.
+      data_dir: The folder with VOCdevkit, with COCO's annotations and images, or with SPLIT.csv or SPLIT.npz.
+      source: "files", or "tfds" for VOC and COCO through TensorFlow Datasets (then `data_dir` is that of TFDS).
+      features: An npz of precomputed features to use in place of images, with the labels in it or in the npz `labels`;
+        or a folder with DATASET_features.npz and DATASET_labels.npz. See `load_features`.
+      labels: See `features`.
+      seed: Of the scenes of "digits".
     """
     if dataset not in DEFAULT_SPLITS:
         raise ValueError(f"dataset: {dataset!r} is unknown; pass {', '.join(map(repr, DEFAULT_SPLITS))}")
