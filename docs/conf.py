@@ -55,7 +55,7 @@ def fields_of(value: Any) -> list[str]:
 
 
 def escaped(text: str) -> str:
-    """Text outside `code`, with what reStructuredText would take for a substitution, a link or open emphasis escaped."""
+    """Text with `|` and a trailing `_`, which mean something to reStructuredText, escaped outside of `code`."""
     parts = re.split(r"(`+[^`]*`+)", text)
     for k in range(0, len(parts), 2):
         parts[k] = re.sub(r"\||(?<=\w)_(?!\w)", r"\\\g<0>", parts[k])
