@@ -1,4 +1,4 @@
-"""Labels and evidence (losses, predictions or features) -> T: `estimate_all` and what it is made of."""
+"""Estimators of T from labels and losses, predictions or features: `estimate`, `estimate_all` and their parts."""
 
 from mlt_jax.estimator.anchors import dual_t, t_estimator
 from mlt_jax.estimator.auto import estimate, noisy_sides
@@ -12,7 +12,7 @@ from mlt_jax.estimator.solve import AGGREGATES, estimate_from_tables
 from mlt_jax.estimator.uncertainty import bootstrap
 from mlt_jax.transition import Status, TransitionEstimate
 
-__all__ = [
+__all__ = [  # also part of `mlt_jax.__all__`; linters and editors need both as literal lists
     "AGGREGATES",
     "Status",
     "Tables",
