@@ -32,8 +32,8 @@ STAND_IN = (
 )
 NOISE_FREE_SIDE = (
     '"Our estimator" and "Reweight-Ours" are the paper\'s recipe with the rule of its code (residual). They, T and '
-    "Dual-T are given the noise-free side of the first four settings, as in that code (the printed rows of T and Dual-T "
-    'fit only so); "blind" is this library\'s default, without that knowledge.'
+    "Dual-T are given the noise-free side of the first four settings, as in that code (the printed rows of T and "
+    'Dual-T fit only so); "blind" is this library\'s default, without that knowledge.'
 )
 CHOICES = (
     "CDR is given the share of wrong labels; WSIC has the noisy label in place of the clean one; PMD noise flips "
