@@ -100,7 +100,10 @@ def test_95_percent_intervals_cover_the_truth(aggregate, keep):
 
 
 def test_mean_of_partners_knows_that_they_share_examples():
-    labels, selected = unbiased(np.random.default_rng(0), n=20_000, q=8, keep=0.5)
+    rng = np.random.default_rng(0)
+    clean = correlated_labels(rng, n=20_000, q=8, strength=3)
+    labels = flip(rng, clean, 0.1, 0.2)
+    selected = (labels == clean) & (rng.random(clean.shape) < 0.5)
     found = estimate_all(labels, selected, aggregate="mean", stderr=True)
     # The jackknife over 200 groups of examples, by the systems of eq6 and eq7: of every partner, and of their mean.
     y, s = (x.reshape(200, 100, 8).astype(float) for x in (labels, selected))
@@ -120,9 +123,9 @@ def test_mean_of_partners_knows_that_they_share_examples():
         return 199 / 200 * ((x - x.mean(0)) ** 2).sum(0)
 
     usable = np.asarray(found.partners) == 7  # the mean is over valid partners only
-    assert usable.sum() >= 4
+    assert usable.sum() >= 6
     ours = np.asarray(found.stderr)[usable]
-    together, as_if_independent = np.sqrt(variance(rates.mean(2))), np.sqrt(variance(rates).sum(1)) / 7
-    np.testing.assert_allclose(ours, together[usable], rtol=0.25)
-    assert 0.9 < np.exp(np.log(ours / together[usable]).mean()) < 1.1
-    assert (ours > 1.25 * as_if_independent[usable]).mean() > 0.5
+    together, independent = np.sqrt(variance(rates.mean(2))), np.sqrt(variance(rates).sum(1)) / 7
+    np.testing.assert_allclose(ours, together[usable], rtol=0.2)
+    assert 0.95 < np.exp(np.log(ours / together[usable]).mean()) < 1.05
+    assert np.abs(independent / together - 1)[usable].max() > 0.25  # what would come out if they shared none
