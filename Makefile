@@ -22,6 +22,7 @@ lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -29,4 +30,4 @@ lint: .venv/ready
 	touch $@
 
 clean:
-	rm -rf .venv build docs/api *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv build docs/api *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

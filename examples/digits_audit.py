@@ -2,8 +2,8 @@
 
     python examples/digits_audit.py [FOLDER]
 
-It writes what you would bring (labels.csv, probs.csv, images/), runs `mlt audit` on it, decides on the suspects as you
-would by looking at them (here the truth is known), and applies the decisions with `mlt apply`. A minute on 2 cores.
+It writes what you would start from (labels.csv, probs.csv, images/), runs `mlt audit` on it, decides on the suspects as
+you would by looking at them (here the truth is known), and applies the decisions with `mlt apply`. A minute on 2 cores.
 """
 
 import csv
@@ -34,8 +34,8 @@ def patch_features(pixels: np.ndarray, seed: int = 0) -> np.ndarray:
         return centred / (np.linalg.norm(centred, axis=-1, keepdims=True) + 100)
 
     picked = flat[rng.integers(len(flat), size=20 * PATCHES), rng.integers(flat.shape[1], size=20 * PATCHES)]
-    words = unit(picked[np.argsort(-picked.std(axis=1))[: 4 * PATCHES : 4]])  # patches that show something
-    return np.concatenate([(unit(part) @ words.T).max(axis=1) for part in np.array_split(flat, 40)])
+    patches = unit(picked[np.argsort(-picked.std(axis=1))[: 4 * PATCHES : 4]])  # those with contrast
+    return np.concatenate([(unit(part) @ patches.T).max(axis=1) for part in np.array_split(flat, 40)])
 
 
 def write_csv(path: Path, values: np.ndarray, classes: tuple[str, ...], ids: tuple[str, ...]) -> None:
@@ -46,8 +46,8 @@ def write_csv(path: Path, values: np.ndarray, classes: tuple[str, ...], ids: tup
         table.writerows([name, *row] for name, row in zip(ids, values.tolist(), strict=True))
 
 
-def bring(folder: Path) -> np.ndarray:
-    """Writes labels of which some are wrong, out-of-sample predictions and pictures; returns the clean labels."""
+def write_inputs(folder: Path) -> np.ndarray:
+    """The clean labels; writes labels of which some are wrong, out-of-sample predictions and pictures."""
     scenes = load_digits_scenes("train", n=SCENES)
     assert scenes.image is not None
     (folder / "images").mkdir(parents=True, exist_ok=True)
@@ -62,8 +62,8 @@ def bring(folder: Path) -> np.ndarray:
 
 
 def main(folder: Path) -> None:
-    """Brings, audits, re-checks."""
-    clean = bring(folder)
+    """Writes the inputs, audits them, applies the decisions and prints how many wrong labels are left."""
+    clean = write_inputs(folder)
     labels, probs, page = (str(folder / name) for name in ("labels.csv", "probs.csv", "report.html"))
     mlt(["audit", labels, probs, "--images", str(folder / "images"), "--out", page])
     given = read_table(labels)

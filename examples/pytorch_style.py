@@ -2,7 +2,7 @@
 
 python examples/pytorch_style.py
 
-Replace `fit` and `predict` by your own training; nothing else changes, and nothing of JAX is seen.
+Replace `fit` and `predict` by your own training; nothing else changes, and no JAX code is needed.
 """
 
 import numpy as np
@@ -51,13 +51,13 @@ def main() -> dict[str, float]:
     print(f"{len(issues.wrong)} suspects, {100 * precision:.0f} % of them wrong")
     print("examples to look at first:", np.argsort(label_quality(audit, per="example"))[:5])
 
-    # 3. Train again: on mended labels, or on the given ones with a weight for each.
+    # 3. Train again: on relabelled data, or on the given ones with a weight for each.
     scores = {}
-    for name, weights, y in (("as given", None, labels), ("mended", None, clean_labels(audit)),
+    for name, weights, y in (("as given", None, labels), ("relabelled", None, clean_labels(audit)),
                              ("weighted", importance_weights(audit), labels)):  # fmt: skip
         predicted = predict(fit(x, y, weights), x) > 0.5
         scores[name] = 2 * float((predicted & (clean == 1)).sum()) / float(predicted.sum() + clean.sum())
-        print(f"trained on labels {name:9} F1 against the clean ones {scores[name]:.3f}")
+        print(f"trained on labels {name:10} F1 against the clean ones {scores[name]:.3f}")
 
     # 4. cleanlab takes the same T: joint[class, noisy, clean] for `confident_joint=`.
     print("cleanlab's confident joint of", CLASSES[0], to_cleanlab_joint(audit.found, labels)[0].tolist())

@@ -44,12 +44,12 @@ class Options:
 
 
 def ranked(wrong: np.ndarray, score: np.ndarray) -> float:
-    """Average precision of all cells in one ranking."""
+    """Average precision of finding the wrong cells by score, all cells in one ranking."""
     return float(average_precision(score.reshape(-1, 1).astype(float), wrong.reshape(-1, 1))[0])
 
 
 def cleanlab_scores(labels: np.ndarray, probs: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray] | None:
-    """Its ways to rank cells (higher is worse) and its T; None where it is not installed."""
+    """cleanlab's scores of all cells (higher: more suspect) and its T; None where it is not installed."""
     try:
         from cleanlab.count import compute_confident_joint
         from cleanlab.multilabel_classification.rank import get_label_quality_scores_per_class

@@ -1,4 +1,4 @@
-"""Times of counting, selection and solving beside the machine's limits and beside other ways to do the same.
+"""Times of counting, selection and solving beside the machine's limits and other implementations of the same.
 
     python experiments/bench_estimator.py --out DIR                   # simulated labels; 4 minutes on 2 cores
     python experiments/bench_estimator.py --out DIR --data ../shared/data              # and the real sets there
@@ -28,6 +28,7 @@ import tyro
 from tqdm import tqdm
 
 from mlt_jax import Status, count, estimate_all, estimate_from_tables, select_clean
+from mlt_jax.paper.noise import corrupt, transition
 
 Row = dict[str, Any]
 
@@ -206,14 +207,14 @@ def solving(labels: Any, unselected: Any, config: Config, speed: float, name: st
 
 
 def from_losses(config: Config) -> Row:
-    """COCO's size, from simulated losses to T, beside the other ways."""
+    """COCO's size, from simulated losses to T, beside other implementations."""
     n, q = config.coco
     rng = np.random.default_rng(0)
     share = np.clip(rng.exponential(0.035, q), 0.003, 0.6)
     effect = rng.normal(size=(3, q))
     chance = share / (1 - share) * np.exp(rng.normal(size=(n, 3)) @ effect - 0.5 * (effect**2).sum(0))
     clean = rng.random((n, q)) < chance / (1 + chance)
-    labels = np.where(clean, rng.random((n, q)) >= 0.2, rng.random((n, q)) < 0.02).astype(np.uint8)
+    labels = np.asarray(corrupt(jax.random.key(0), clean.astype(np.uint8), transition(0.02, 0.2, q)))
     losses = np.where(labels == clean, rng.gamma(2, 0.12, (n, q)), rng.gamma(5, 0.4, (n, q))).astype(np.float32)
     selection, first, mask = best(lambda: select_clean(losses, labels), 1 + config.repeats)
     solve, solve_first, _ = best(lambda: estimate_all(labels, mask), 1 + config.repeats)
@@ -231,8 +232,8 @@ def from_losses(config: Config) -> Row:
     row |= {"sklearn_extrapolated": mixtures, "algorithm_1_extrapolated": loop, "numpy": arrays}
     row |= {"selection_speedup": mixtures / selection, "solve_speedup": loop / solve, "numpy_speedup": arrays / solve}
     row |= {"numpy_to_medoid": arrays / medoid, "total_speedup": (mixtures + loop) / (selection + solve)}
-    mine = mask[:, : len(part)]
-    row |= {"agree_seeds": float((one == other).mean()), "agree_ours": float((one == mine).mean())}
+    ours_part = mask[:, : len(part)]
+    row |= {"agree_seeds": float((one == other).mean()), "agree_ours": float((one == ours_part).mean())}
     if len(off):  # classes that have a medoid at all
         row["medoid_is_algorithm_1s"] = float((off < 1e-3).all(1).mean())
     row["peak_gb"] = peak_gb()
@@ -247,7 +248,7 @@ def from_losses(config: Config) -> Row:
 
 
 def real_labels(folder: Path, name: str) -> sp.csr_array | None:
-    """One of the real sets, sparse; None where it is not at hand."""
+    """One of the real sets, sparse; None where it is not in the folder."""
     if not (folder / f"{name}.npz").exists():
         return None
     with np.load(folder / f"{name}.npz", allow_pickle=False) as parts:

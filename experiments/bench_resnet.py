@@ -3,31 +3,33 @@
     python experiments/bench_resnet.py                 # needs `pip install torch==2.13.0` (the CPU build)
 
 Float32 on 2 cores, 224 px, batch 16, batch norm in training mode for the train step (cross-entropy, SGD with momentum
-0.9). Each round times every contender once while the others wait, so that what else the machine does hits all alike;
-the table gives the median over rounds and the ratio to PyTorch (channels last) in images per second: above 1 is faster
-than PyTorch.
+0.9; ours is `make_train_step`, which also takes the gradient's norm). Each round times every contender once while the
+others wait, so that other load on the machine affects all alike; the table gives the median over rounds and the ratio
+to PyTorch (channels last) in images per second: above 1 is faster than PyTorch.
 
 - torch: as it comes; torch-kept: with the allocator settings of `models.cpu.tune`, which are ours but help it too.
 - lax, matmul: ours, as `experiments/run.py` sets it up on a machine without an accelerator; lax-plain, matmul-plain:
   without `tune`.
 """
 
-import argparse
 import multiprocessing as mp
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import torch
+import tyro
 from torch import nn
 
 from mlt_jax.models import build, cpu
+from mlt_jax.training.step import init_state, make_train_step
 
 
 class Bottleneck(nn.Module):
@@ -88,33 +90,29 @@ def torch_steps(images: np.ndarray, labels: np.ndarray) -> dict[str, Callable[[]
 
 
 def jax_steps(images: np.ndarray, labels: np.ndarray, conv: str) -> dict[str, Callable[[], Any]]:
-    """The same with our network; the train step donates its state, as `training` does."""
+    """The same with our network and the library's train step; its state is donated."""
     model = build("resnet50", num_classes=1000, key=jax.random.key(0), conv=conv)
-    optimiser = optax.sgd(1e-3, momentum=0.9)
-    x, y = jnp.asarray(images), jnp.asarray(labels, jnp.int32)
+    optimizer, x = optax.sgd(1e-3, momentum=0.9), jnp.asarray(images)
 
-    def loss(params: Any, stats: Any) -> Any:
-        logits, stats = model.apply(params, stats, x, True)
-        return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean(), stats
+    def loss(logits: jax.Array, labels: jax.Array) -> jax.Array:  # one column: the step averages over columns
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels)[:, None]
 
-    def step(params: Any, stats: Any, opt: Any) -> Any:
-        (value, stats), gradient = jax.value_and_grad(loss, has_aux=True)(params, stats)
-        updates, opt = optimiser.update(gradient, opt, params)
-        return optax.apply_updates(params, updates), stats, opt, value
-
-    compiled = jax.jit(step, donate_argnums=(0, 1, 2))
+    step = jax.jit(make_train_step(model.apply, loss, optimizer), donate_argnums=0)
     predict = jax.jit(lambda params, stats: model.apply(params, stats, x, False)[0])
-    state = [jax.tree.map(jnp.copy, part) for part in (model.params, model.stats, optimiser.init(model.params))]
+    batch = {"inputs": x, "labels": jnp.asarray(labels, jnp.int32), "weight": jnp.ones(len(images))}
+    params, stats = jax.tree.map(jnp.copy, (model.params, model.stats))  # the forward pass keeps the model's own
+    state = init_state(jax.random.key(0), params, stats, optimizer)
 
-    def train() -> Any:
-        *state[:], value = compiled(*state)
-        return float(value)
+    def train() -> float:
+        nonlocal state
+        state, metrics = step(state, batch)
+        return float(metrics["loss"])
 
     return {"forward": lambda: predict(model.params, model.stats).block_until_ready(), "train": train}
 
 
 def contend(name: str, turns: Connection, batch: int, size: int) -> None:
-    """A contender's process: does the job it is told and says how long it took."""
+    """A contender's process: runs each job it receives and sends back the seconds it took."""
     if name in ("lax", "matmul", "torch-kept"):
         cpu.tune()
     torch.set_num_threads(os.cpu_count() or 1)
@@ -129,21 +127,27 @@ def contend(name: str, turns: Connection, batch: int, size: int) -> None:
         turns.send(time.perf_counter() - start)
 
 
-def main() -> None:
+Contender = Literal["torch", "torch-kept", "lax", "matmul", "lax-plain", "matmul-plain"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to time."""
+
+    rounds: int = 9
+    batch: int = 16
+    size: int = 224
+    jobs: tuple[Literal["forward", "train"], ...] = ("forward", "train")
+    contenders: tuple[Contender, ...] = get_args(Contender)
+    """PyTorch as it comes is always in"""
+
+
+def main(args: Options) -> None:
     """Prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--size", type=int, default=224)
-    parser.add_argument("--jobs", nargs="+", default=["forward", "train"])
-    names = ["torch", "torch-kept", "lax", "matmul", "lax-plain", "matmul-plain"]
-    parser.add_argument(
-        "--contenders", nargs="+", default=names, choices=names, help="PyTorch as it comes is always in"
-    )
-    args = parser.parse_args()
     print(f"torch {torch.__version__}, jax {jax.__version__}, batch {args.batch}, {args.size} px, {args.rounds} rounds")
     spawn, pipes = mp.get_context("spawn"), {}
-    for name in dict.fromkeys(["torch", *args.contenders]):
+    names: list[str] = ["torch", *args.contenders]
+    for name in dict.fromkeys(names):
         pipes[name], theirs = spawn.Pipe()
         spawn.Process(target=contend, args=(name, theirs, args.batch, args.size), daemon=True).start()
         theirs.close()  # or a contender that dies would leave us waiting
@@ -170,4 +174,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(tyro.cli(Options))

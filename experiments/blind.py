@@ -1,4 +1,4 @@
-"""Noise rates told nothing, on real features: ours, what each ingredient buys, the paper's recipe; error and coverage.
+"""Noise rates from features alone, under simulated noise: ours and what each ingredient buys; error and coverage.
 
     python experiments/blind.py --data DIR [--dataset voc2007] [--seeds 0 1 2] [--ablation | --stress]
 
@@ -11,36 +11,24 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import tyro
 
 import mlt_jax
-from mlt_jax import Status, TransitionEstimate, cross_val_logits, estimate_from_scores, losses_from_probs
+from mlt_jax import Status, TransitionEstimate, cross_val_logits, estimate_from_scores
 from mlt_jax.data import Dataset, load
-from mlt_jax.estimator.crossfit import head_logits, principal_components
+from mlt_jax.estimator.crossfit import Components, head_logits, principal_components
 from mlt_jax.estimator.curves import SideTest, side_test
-from mlt_jax.paper.noise import SETTINGS, corrupt_pairwise, realised_transition
+from mlt_jax.paper.noise import SETTINGS, corrupt_pairwise, realised_transition, transition
+from mlt_jax.paper.noise import corrupt as corrupt_labels
+from mlt_jax.paper.printed import tables
 from mlt_jax.training.records import write_json
 from mlt_jax.transition import as_matrices
-
-# The paper's printed rows: a fine-tuned network told the clean side, and unbiased selection.
-PRINTED = {
-    "voc2007": {
-        "paper's ours, told": (1.63, 1.54, 0.36, 1.17, 2.94, 3.10, 2.09, 1.85),
-        "paper's gold": (0.44, 0.51, 0.38, 0.37, 0.83, 2.15, 0.65, 1.40),
-    },
-    "voc2012": {
-        "paper's ours, told": (0.83, 1.94, 0.26, 0.91, 1.74, 1.79, 0.94, 1.07),
-        "paper's gold": (0.33, 0.34, 0.25, 0.45, 0.51, 1.67, 0.42, 0.91),
-    },
-}
 
 
 @dataclass(frozen=True)
@@ -67,40 +55,15 @@ def noises(dataset: str) -> list[str]:
 
 def corrupt(clean: np.ndarray, noise: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Noisy labels (n, q) and the true rates (q, 2)."""
-    q = clean.shape[1]
+    key, q = jax.random.key(seed), clean.shape[1]
     if noise.startswith("pairs"):
-        labels = np.asarray(corrupt_pairwise(jax.random.key(seed), clean, float(noise.split()[1])))
+        labels = np.asarray(corrupt_pairwise(key, clean, float(noise.split()[1])))
         return labels, np.asarray(realised_transition(clean, labels))[:, [0, 1], [1, 0]]
     if noise == "by class":
         rates = np.random.default_rng(1000 + seed).uniform(0, 0.4, (q, 2))
     else:
         rates = np.tile(np.array(noise.strip("()").split(","), float), (q, 1))
-    chance = np.random.default_rng(seed).random(clean.shape)
-    return np.where(clean == 1, chance >= rates[:, 1], chance < rates[:, 0]).astype(np.uint8), rates
-
-
-@partial(jax.jit, static_argnames=("epochs", "batch"))
-def linear_head(
-    x: jax.Array, y: jax.Array, train: jax.Array, *, epochs: int = 10, batch: int = 128, rate: float = 5e-4
-) -> jax.Array:
-    """P(label = 1) (5, n, q) of all examples after each of the last 5 epochs of Adam on the examples in `train`."""
-    adam, steps = optax.adam(rate), len(train) // batch
-
-    def loss(params: Any, rows: jax.Array) -> jax.Array:
-        return optax.sigmoid_binary_cross_entropy(x[rows] @ params[0] + params[1], y[rows]).mean()
-
-    def step(carry: Any, rows: jax.Array) -> Any:
-        updates, state = adam.update(jax.grad(loss)(carry[0], rows), carry[1])
-        return (optax.apply_updates(carry[0], updates), state), None
-
-    def epoch(carry: Any, key: jax.Array) -> Any:
-        order = train[jax.random.permutation(key, len(train))[: steps * batch]].reshape(steps, batch)
-        carry, _ = jax.lax.scan(step, carry, order)
-        return carry, carry[0]
-
-    start = jnp.zeros((x.shape[1], y.shape[1])), jnp.zeros(y.shape[1])
-    _, history = jax.lax.scan(epoch, (start, adam.init(start)), jax.random.split(jax.random.key(0), epochs))
-    return jax.nn.sigmoid(jnp.einsum("nd,edq->enq", x, history[0][-5:]) + history[1][-5:, None])
+    return np.asarray(corrupt_labels(key, clean, transition(*rates.T))), rates
 
 
 def quantile_anchors(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -119,21 +82,13 @@ def quantile_anchors(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return np.stack([rho_neg, rho_pos], 1)
 
 
-def with_other_labels(x: np.ndarray, labels: np.ndarray, seed: int, T: Any) -> np.ndarray:
+def with_other_labels(x: Components, labels: np.ndarray, seed: int, T: Any) -> np.ndarray:
     """Scores of heads that also see the given labels of the other classes."""
     own = []
     for j in range(labels.shape[1]):
-        inputs = np.concatenate([x, np.delete(labels, j, axis=1)], 1)
+        inputs = np.concatenate([np.asarray(x.values), np.delete(labels, j, axis=1)], 1)
         own.append(cross_val_logits(inputs, labels[:, j : j + 1], seed=seed, T=T[j : j + 1], components=1000))
     return np.concatenate(own, 1)
-
-
-def combined(one: TransitionEstimate, other: TransitionEstimate) -> TransitionEstimate:
-    """Both, weighted by their precisions, where the second has an estimate of its own."""
-    rates, errors = np.stack([as_rates(one), as_rates(other)]), np.stack([one.stderr, other.stderr])
-    weight = np.where(np.isfinite(errors), 1 / np.maximum(errors, 1e-3) ** 2, 0)
-    mean = (weight * rates).sum(0) / weight.sum(0)
-    return one._replace(T=as_matrices(jnp.asarray(mean)), stderr=jnp.asarray(1 / np.sqrt(weight.sum(0))))
 
 
 def as_rates(found: TransitionEstimate) -> np.ndarray:
@@ -141,10 +96,8 @@ def as_rates(found: TransitionEstimate) -> np.ndarray:
     return np.stack([found.rho_neg, found.rho_pos], 1)
 
 
-def rows(
-    features: np.ndarray, x: np.ndarray, labels: np.ndarray, truth: np.ndarray, seed: int, ablation: bool
-) -> Iterator[tuple[str, Any]]:
-    """Each row's name and estimate; x are the features' principal components, truth only tells "told" its side."""
+def rows(x: Components, labels: np.ndarray, seed: int, ablation: bool) -> Iterator[tuple[str, Any]]:
+    """Each row's name and estimate; x are the features' principal components."""
     n, q = labels.shape
     scores = cross_val_logits(x, labels, seed=seed)
     first = estimate_from_scores(scores, labels)
@@ -157,32 +110,19 @@ def rows(
     yield "ours, both left out", estimate_from_scores(scores, labels, share=False)
     anchors = as_matrices(jnp.asarray(quantile_anchors(scores, labels)))
     yield "quantile anchors", ours._replace(T=anchors, stderr=jnp.full((q, 2), jnp.nan))
-    raw, y = jnp.asarray(features), jnp.asarray(labels, jnp.float32)
-    probs = np.asarray(linear_head(raw, y, jnp.arange(n)))
-    recipe = partial(mlt_jax.estimate, labels, losses=losses_from_probs(probs, labels), probs=probs, method="recipe")
-    blind = recipe(aggregate="medoid")
-    yield "recipe, blind", blind
-    side = "missing" if not truth[:, 0].any() else "partial" if not truth[:, 1].any() else "general"
-    yield "recipe, told the side", blind if side == "general" else recipe(aggregate="medoid", assume=side)
     if not ablation:
         return
-    everyone = jnp.ones((n, 1), bool)
-    seen = head_logits(jnp.asarray(x), y, jnp.ones((n, q), bool), everyone, jnp.zeros((q, 2)), 3e-3)[:, 0]
+    y, everyone = jnp.asarray(labels, jnp.float32), jnp.ones((n, 1), bool)
+    seen = head_logits(x.values, y, jnp.ones((n, q), bool), everyone, jnp.zeros((q, 2)), 3e-3)[:, 0]
     yield "ours, heads not cross-fitted", estimate_from_scores(np.asarray(seen), labels)
-    yield "ours and correlations", combined(ours, recipe(aggregate="joint"))
     yield "ours, other labels as inputs", estimate_from_scores(with_other_labels(x, labels, seed, first.T), labels)
-    fold, out = np.random.default_rng(seed).permutation(n) % 5, np.empty((n, q))
-    for k in range(5):
-        train = np.random.default_rng(k).choice(np.flatnonzero(fold != k), 4 * (n // 5), replace=False)
-        out[fold == k] = np.asarray(linear_head(raw, y, jnp.asarray(train)))[-1][fold == k]
-    yield "probs= of a 10-epoch head", mlt_jax.estimate(labels, probs=out)
 
 
-def measure(options: Options, data: Dataset, x: np.ndarray, noise: str, seed: int) -> dict[str, Any]:
+def measure(options: Options, data: Dataset, x: Components, noise: str, seed: int) -> dict[str, Any]:
     """Rates, standard errors and status of every row under one noise, and the p-values of both sides."""
     labels, truth = corrupt(data.labels, noise, seed)
     result: dict[str, Any] = {"truth": truth.tolist(), "rows": {}}
-    for name, found in rows(np.asarray(data.features), x, labels, truth, seed, options.ablation):
+    for name, found in rows(x, labels, seed, options.ablation):
         if isinstance(found, SideTest):
             result["sides"] = {key: value.tolist() for key, value in found._asdict().items()}
             continue
@@ -196,8 +136,10 @@ def report(dataset: str, results: dict[tuple[str, int], dict[str, Any]]) -> None
     names = noises(dataset)
     print(f"\n{dataset}: sum over classes of |error of rho_neg| + |error of rho_pos|, mean over seeds")
     print(f"{'':29}" + "".join(f"{name:>12}" for name in [*names[:8], "sum of 8", *names[8:]]))
-    for name, row in PRINTED[dataset].items():
-        print(f"{name:29}" + "".join(f"{value:12.2f}" for value in [*row, sum(row)]))
+    for name in ("Our estimator", "Our estimator gold"):
+        printed = tables()[f"est_{dataset.replace('voc', 'VOC')}"]
+        row = [value.mean for one in printed.rows if one.method == name for value in one.values]
+        print(f"{f'paper: {name}':29}" + "".join(f"{value:12.2f}" for value in [*row, sum(row)]))
     ways = list(dict.fromkeys(way for result in results.values() for way in result["rows"]))
     error: dict[str, dict[str, list[Any]]] = {way: {name: [] for name in names} for way in ways}
     covered: dict[str, dict[str, list[Any]]] = {way: {name: [] for name in names} for way in ways}
@@ -234,10 +176,10 @@ def report_sides(dataset: str, results: dict[tuple[str, int], dict[str, Any]]) -
         )
 
 
-def stress(data: Dataset, x: np.ndarray) -> None:
+def stress(data: Dataset, components: Components) -> None:
     """Prints what comes of poor features and of few examples, at (0.2, 0.2), seed 0; doing nothing has error 8."""
     labels, truth = corrupt(data.labels, "(0.2, 0.2)", 0)
-    n = len(labels)
+    n, x = len(labels), np.asarray(components.values)
     few = np.random.default_rng(0).permutation(n)[: n // 10]
     cases = {
         "all 512 components": (x, labels),
@@ -257,7 +199,7 @@ def stress(data: Dataset, x: np.ndarray) -> None:
 def main(options: Options) -> None:
     """Measures what is not there yet and prints the tables."""
     data, begin = load(options.dataset, features=options.data), time.monotonic()
-    x = np.asarray(principal_components(data.features, len(data.ids), 512))
+    x = principal_components(data.features, len(data.ids))
     if options.stress:
         return stress(data, x)
     options.workdir.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,6 @@
-"""The command `mlt`: audit labels in files, apply what was decided about them, show a run.
+"""The command `mlt`: estimate T, audit labels in files, apply decisions about them, show a run.
 
+mlt estimate labels.npz --unselected cells.npz --out T.npz
 mlt audit labels.csv probs.csv --images DIR --out report.html
 mlt apply labels.csv decisions.csv --out relabelled.csv
 mlt report RUN_DIR
@@ -11,21 +12,56 @@ import csv
 import dataclasses
 import json
 import sys
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import jax
 import numpy as np
 import tyro
 from tqdm import tqdm
 
+from mlt_jax import processes
 from mlt_jax.audit.audit import Audit, audit_labels
-from mlt_jax.audit.files import Table, align, read_table
+from mlt_jax.audit.files import Table, align, read_share, read_table, rows_like
 from mlt_jax.audit.issues import Issues, find_label_issues
+from mlt_jax.estimator.counts import check_selection, count
+from mlt_jax.estimator.solve import AGGREGATES, estimate_from_tables
 from mlt_jax.labels import ABSENT, CODINGS, UNKNOWN
-from mlt_jax.transition import Status, TransitionEstimate
+from mlt_jax.transition import Status, TransitionEstimate, check_assume
 
 ISSUE_COLUMNS = ("example", "class", "given", "suggested", "p_wrong", "decision")
 FLIP, KEEP = ("flip", "wrong"), ("", "keep", "right")
+
+
+@dataclasses.dataclass(frozen=True)
+class EstimateCommand:
+    """How noisy is each class? Writes T, from labels and the cells taken as clean, or from those that are not.
+
+    Files hold (n, q) matrices: npz of scipy.sparse.save_npz, or npy. Several processes read the same files and each
+    counts its share of the rows; Slurm, Kubernetes and MPI need no --coordinator, --num-processes and --process-id.
+    """
+
+    labels: tyro.conf.Positional[Path]
+    """0/1: the labels as given"""
+    out: Path
+    """npz for TransitionEstimate.load"""
+    selected: Path | None = None
+    """0/1: the cells taken as clean; or else"""
+    unselected: Path | None = None
+    """0/1: the cells that are not"""
+    aggregate: str = "joint"
+    """rule over partner classes: joint, medoid, residual, mean or first"""
+    assume: str = "general"
+    """general, missing (no label is falsely given) or partial (none is missed)"""
+    min_selected: int = 50
+    """with fewer selected positives or negatives a class is not estimated (status too_few)"""
+    coordinator: str | None = None
+    """host:port of process 0"""
+    num_processes: int | None = None
+    process_id: int | None = None
+    timeout: int = 60
+    """seconds to wait for a process that does not answer"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,8 +90,10 @@ class AuditCommand:
 
 @dataclasses.dataclass(frozen=True)
 class ApplyCommand:
-    """Labels with the decided ones flipped: those of DECISIONS (saved on the page, or the issues CSV filled in by hand)
-    whose `decision` is flip."""
+    """Writes the labels with those flipped whose `decision` is flip in DECISIONS.
+
+    DECISIONS is what the page saves, or the issues CSV filled in by hand.
+    """
 
     labels: tyro.conf.Positional[Path]
     decisions: tyro.conf.Positional[Path]
@@ -76,7 +114,8 @@ class ReportCommand:
 
 
 Command = (
-    Annotated[AuditCommand, tyro.conf.subcommand("audit")]
+    Annotated[EstimateCommand, tyro.conf.subcommand("estimate")]
+    | Annotated[AuditCommand, tyro.conf.subcommand("audit")]
     | Annotated[ApplyCommand, tyro.conf.subcommand("apply")]
     | Annotated[ReportCommand, tyro.conf.subcommand("report")]
 )
@@ -85,26 +124,52 @@ Command = (
 def main(args: list[str] | None = None) -> int:
     """The exit code: 0, or 2 with one line where a file or an option is wrong."""
     command = tyro.cli(Command, prog="mlt", args=args, description=__doc__)
+    run: dict[type, Callable[[Any], None]] = {
+        EstimateCommand: run_estimate, AuditCommand: run_audit, ApplyCommand: run_apply, ReportCommand: run_report,
+    }  # fmt: skip
     try:
-        if isinstance(command, AuditCommand):
-            run_audit(command)
-        elif isinstance(command, ApplyCommand):
-            run_apply(command)
-        else:
-            run_report(command)
+        run[type(command)](command)
     except (ValueError, TypeError, OSError) as error:
         print(f"mlt: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     return 0
 
 
+def run_estimate(command: EstimateCommand) -> None:
+    """Counts this process's rows, adds up the counts of all processes, solves; process 0 writes."""
+    _check_choice("aggregate", command.aggregate, AGGREGATES)
+    check_assume(command.assume)
+    check_selection(command.selected, command.unselected)
+    # Joined before any other call of JAX, which would start it for this process alone.
+    processes.join(command.coordinator, command.num_processes, command.process_id, timeout=command.timeout)
+    paths, part = (command.labels, command.selected, command.unselected), (jax.process_index(), jax.process_count())
+    wrong, patience = None, float(command.timeout)
+    try:
+        labels, selected, unselected = (None if path is None else read_share(path, *part) for path in paths)
+        tables = count(labels, selected, unselected=unselected)
+    except (ValueError, TypeError, OSError) as error:
+        wrong = error
+    # All end together: one that ended alone would leave the others waiting.
+    if processes.add_up(np.int32(wrong is not None), timeout=patience):
+        raise wrong or ValueError("another process could not count its rows; see its output")
+    tables = processes.add_up(tables, timeout=patience)
+    found = estimate_from_tables(
+        tables, aggregate=command.aggregate, assume=command.assume, min_selected=command.min_selected
+    )
+    if processes.is_main():
+        command.out.parent.mkdir(parents=True, exist_ok=True)
+        found.save(command.out)
+        status = ", ".join(Status(code).name.lower() for code in np.unique(found.status))
+        print(f"{len(found.T)} classes ({status}); {command.out}")
+
+
 def run_audit(command: AuditCommand) -> None:
     """Reads, audits, prints, writes."""
-    from mlt_jax.report import audit_page  # the page is not needed to complain about a file
+    from mlt_jax.report import audit_page  # a complaint about a file need not wait for this import
 
     if not 0 <= command.threshold < 1:
         raise ValueError(f"--threshold: {command.threshold}; pass a probability in [0, 1)")
-    _check_coding(command.coding)
+    _check_choice("coding", command.coding, CODINGS)
     if command.probs is None and command.features is None:
         raise ValueError("probs: no predictions; pass a second file, or --features")
     with tqdm(total=4, disable=None, bar_format="{desc:24}{bar:30} {elapsed}", leave=False) as bar:
@@ -129,59 +194,52 @@ def run_audit(command: AuditCommand) -> None:
         bar.update()
         bar.set_description("writing the list")
         issues = find_label_issues(audit, threshold=command.threshold)
-        written = _write(command.out, audit, issues)
+        summary = class_summary(audit, issues)
+        written = _write(command.out, audit, issues, summary)
         bar.update()
         bar.set_description("making the page")
         title = command.title or f"Label audit of {command.labels.name}"
-        images = command.images
-        page = audit_page(
-            audit, command.out, images=images, threshold=command.threshold, most=command.most, title=title
-        )
+        shown: dict[str, Any] = dict(threshold=command.threshold, most=command.most, title=title)
+        page = audit_page(audit, command.out, images=command.images, **shown)
         bar.update()
-    print(class_table(audit, issues))
+    print(class_table(summary))
     print(f"\n{len(issues.wrong)} labels to re-check; {page}, {', '.join(map(str, written))}")
 
 
-def _check_coding(coding: str) -> None:
-    if coding not in CODINGS:
-        raise ValueError(f"--coding: {coding!r} is unknown; pass {', '.join(CODINGS)}")
+def _check_choice(flag: str, value: str, choices: Collection[str]) -> None:
+    if value not in choices:
+        raise ValueError(f"--{flag}: {value!r} is unknown; pass {', '.join(choices)}")
 
 
 def run_apply(command: ApplyCommand) -> None:
-    """Flips what was decided."""
-    _check_coding(command.coding)
+    """Reads, flips what was decided, writes."""
+    _check_choice("coding", command.coding, CODINGS)
     meanings = CODINGS[command.coding]
     absent = next(number for number, meaning in meanings.items() if meaning == ABSENT)
     labels = read_table(command.labels)
     n, q = labels.values.shape
     classes, ids = labels.classes or tuple(map(str, range(q))), labels.ids or tuple(map(str, range(n)))
     place = {name: k for k, name in enumerate(ids)}, {name: k for k, name in enumerate(classes)}
-    values, flipped = labels.values.copy(), 0
-    with command.decisions.open(newline="", encoding="utf-8-sig") as file:
+    values, flipped, source = labels.values.copy(), 0, command.decisions
+    with source.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file)
         for missing in {"example", "class", "given", "decision"} - set(reader.fieldnames or ()):
-            raise ValueError(
-                f'{command.decisions}: column "{missing}" is missing; pass the issues CSV or saved decisions'
-            )
+            raise ValueError(f'{source}: column "{missing}" is missing; pass the issues CSV or saved decisions')
         for number, row in enumerate(reader, 2):
             decision = (row["decision"] or "").strip().lower()
             if decision not in FLIP + KEEP:
-                raise ValueError(
-                    f'{command.decisions}: line {number} decides "{decision}"; write flip, keep or nothing'
-                )
+                raise ValueError(f'{source}: line {number} decides "{decision}"; write flip, keep or nothing')
             likely = not decision and command.above is not None and float(row.get("p_wrong") or 0) > command.above
             if decision not in FLIP and not likely:
                 continue
             if row["example"] not in place[0] or row["class"] not in place[1]:
                 where = f'"{row["example"]}", class "{row["class"]}"'
-                raise ValueError(f"{command.decisions}: line {number} is about {where}, not in {command.labels}")
+                raise ValueError(f"{source}: line {number} is about {where}, not in {command.labels}")
             cell = place[0][row["example"]], place[1][row["class"]]
             meaning = meanings.get(values[cell], UNKNOWN)
             if meaning == UNKNOWN or (meaning == ABSENT) != (float(row["given"]) == 0):
-                raise ValueError(
-                    f"{command.decisions}: line {number}, the label is {values[cell]:g}, not {row['given']} "
-                    f"(coding {command.coding})"
-                )
+                found = f"{values[cell]:g}, not {row['given']} (coding {command.coding})"
+                raise ValueError(f"{source}: line {number}, the label is {found}")
             values[cell] = 1 if meaning == ABSENT else absent
             flipped += 1
     _write_labels(command.out, values, classes, labels.ids)
@@ -195,24 +253,41 @@ def run_report(command: ReportCommand) -> None:
     print(run_page(command.workdir, command.out))
 
 
-def class_table(audit: Audit, issues: Issues) -> str:
-    """The classes to be read, the most suspect first: rates in percent with 95 % intervals, status, suspects."""
-    ends = 100 * np.asarray(audit.found.interval())
-    values = 100 * np.stack([audit.found.rho_neg, audit.found.rho_pos], axis=1)
+def class_summary(audit: Audit, issues: Issues) -> dict[str, dict[str, Any]]:
+    """Noise rates with 95 % intervals (None where there are none), prior, status and counts, by class."""
+    found, ends = jax.tree.map(np.asarray, audit.found), np.asarray(audit.found.interval())
     suspects = np.bincount(issues.column, minlength=len(audit.classes))
-    width = min(max(5, *map(len, audit.classes)), 30)
+    spans = [[end.tolist() if np.isfinite(end).all() else None for end in pair] for pair in ends]
+    return {
+        name: {
+            "rho_neg": float(found.rho_neg[j]),
+            "rho_pos": float(found.rho_pos[j]),
+            "interval_neg": spans[j][0],
+            "interval_pos": spans[j][1],
+            "prior": float(found.prior[j]),
+            "status": Status(int(found.status[j])).name.lower(),
+            "given": int(audit.labels.values[:, j].sum()),
+            "expected_wrong": float(audit.wrong[:, j].sum()),
+            "suspects": int(suspects[j]),
+        }
+        for j, name in enumerate(audit.classes)
+    }
+
+
+def class_table(summary: dict[str, dict[str, Any]]) -> str:
+    """The `class_summary` as text, rates in percent, the classes with most suspects first."""
+
+    def rate(row: dict[str, Any], side: str) -> str:
+        ends = row[f"interval_{side}"]
+        span = f" ({100 * ends[0]:5.1f} to {100 * ends[1]:5.1f})" if ends else " " * 17
+        return f"{100 * row[f'rho_{side}']:6.1f}{span}"
+
+    width = min(max(5, *map(len, summary)), 30)
     header = f"{'class':{width}} {'given':>8} {'falsely given, %':>23} {'missed, %':>23}  {'status':14} {'suspects':>8}"
     lines = [header]
-    for j in np.argsort(-suspects, kind="stable"):
-        cells = [
-            f"{rate:6.1f} ({low:5.1f} to {high:5.1f})" if np.isfinite(low) else f"{rate:6.1f}" + " " * 17
-            for rate, (low, high) in zip(values[j], ends[j], strict=True)
-        ]
-        status = Status(int(audit.found.status[j])).name.lower()
-        given = int(audit.labels.values[:, j].sum())
-        lines.append(
-            f"{audit.classes[j][:30]:{width}} {given:8d} {cells[0]:>23} {cells[1]:>23}  {status:14} {suspects[j]:8d}"
-        )
+    for name, row in sorted(summary.items(), key=lambda item: -item[1]["suspects"]):
+        rates = f"{rate(row, 'neg'):>23} {rate(row, 'pos'):>23}"
+        lines.append(f"{name[:30]:{width}} {row['given']:8d} {rates}  {row['status']:14} {row['suspects']:8d}")
     return "\n".join(lines)
 
 
@@ -230,18 +305,14 @@ def _probabilities(table: Table) -> Table:
 def _features(table: Table, labels: Table) -> np.ndarray:
     """The features in the order of the labels' ids, where both have them."""
     if table.ids and labels.ids:
-        place = {name: k for k, name in enumerate(table.ids)}
-        for name in labels.ids:
-            if name not in place:
-                raise ValueError(f'{table.path}: id "{name}" of {labels.path} is missing')
-        return table.values[[place[name] for name in labels.ids]]
+        return table.values[rows_like(table, labels)]
     if len(table.values) != len(labels.values):
         raise ValueError(f"{table.path}: {len(table.values)} rows, {labels.path} has {len(labels.values)}")
     return table.values
 
 
-def _write(out: Path, audit: Audit, issues: Issues) -> list[Path]:
-    """The issues as CSV, with a column for decisions; the classes as JSON; T as npz."""
+def _write(out: Path, audit: Audit, issues: Issues, classes: dict[str, dict[str, Any]]) -> list[Path]:
+    """The files written: issues as CSV with a column for decisions, classes as JSON, T as npz."""
     out.parent.mkdir(parents=True, exist_ok=True)
     table, summary, matrices = (out.with_suffix(end) for end in (".issues.csv", ".json", ".transition.npz"))
     with table.open("w", newline="", encoding="utf-8") as file:
@@ -249,29 +320,10 @@ def _write(out: Path, audit: Audit, issues: Issues) -> list[Path]:
         writer.writerow(ISSUE_COLUMNS)
         for row, column, given, wrong in zip(*issues, strict=True):
             writer.writerow([audit.ids[row], audit.classes[column], given, 1 - given, f"{wrong:.6f}", ""])
-    ends, suspects = np.asarray(audit.found.interval()), np.bincount(issues.column, minlength=len(audit.classes))
-    classes = {
-        name: {
-            "rho_neg": float(audit.found.rho_neg[j]),
-            "rho_pos": float(audit.found.rho_pos[j]),
-            "interval_neg": _finite(ends[j, 0]),
-            "interval_pos": _finite(ends[j, 1]),
-            "prior": float(audit.found.prior[j]),
-            "status": Status(int(audit.found.status[j])).name.lower(),
-            "given": int(audit.labels.values[:, j].sum()),
-            "expected_wrong": float(audit.wrong[:, j].sum()),
-            "suspects": int(suspects[j]),
-        }
-        for j, name in enumerate(audit.classes)
-    }
     whole = {"examples": len(audit.ids), "suspects": len(issues.wrong), "classes": classes}
     summary.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
     audit.found.save(matrices)
     return [table, summary, matrices]
-
-
-def _finite(ends: np.ndarray) -> list[float] | None:
-    return ends.tolist() if np.isfinite(ends).all() else None
 
 
 def _write_labels(path: Path, values: np.ndarray, classes: tuple[str, ...], ids: tuple[str, ...] | None) -> None:

@@ -1,4 +1,4 @@
-"""What a run is told, as one frozen dataclass; the command line of `experiments/run.py` is derived from it."""
+"""The configuration of a run as one frozen dataclass; the command line of `experiments/run.py` is derived from it."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -8,15 +8,16 @@ from typing import Any
 import jax
 
 from mlt_jax.data import DEFAULT_SPLITS
-from mlt_jax.estimator.solve import AGGREGATES
 from mlt_jax.models import names as MODELS
+from mlt_jax.paper.methods import load_plugins
+from mlt_jax.training.loop import Schedule
+from mlt_jax.training.methods import find_estimator, find_method
 from mlt_jax.transition import check_assume
 
 NOISES = ("mlml", "pml", "ulf", "alf", "rates", "pairwise", "none")
-ESTIMATORS = ("auto", "recipe", "dual-t", "t")
-LOSSES = ("reweight", "forward", "backward")
+DEFAULT_METHODS = ("Standard", "Reweight", "Reweight-TrueT")
 # Where these differ, a run is another run: it may not go on from the same folder.
-_NOT_IDENTITY = ("workdir", "resume", "save_every", "workers", "coordinator", "num_processes", "process_id")
+_NOT_IDENTITY = ("workdir", "resume", "plugins", "save_every", "workers", "coordinator", "num_processes", "process_id")
 
 
 @dataclass(frozen=True)
@@ -48,15 +49,17 @@ class Config:
     seeds: tuple[int, ...] = (0, 1, 2)
     """one whole run each: noise, initial weights, order of examples"""
 
+    methods: tuple[str, ...] = DEFAULT_METHODS
+    """what to train, by the names of paper/methods.py: Standard, GCE, CDR, WSIC, AGCN, CSRA, Reweight, Forward,
+    Backward, Revision, CSRA+Reweight, Reweight-TrueT, ...; by default the true T is left out where nobody knows it"""
     estimator: str = "auto"
-    """auto (cross-fitted heads where there are features, else recipe), recipe (the paper's: small losses and label
-    correlations), dual-t or t (its baselines)"""
+    """where the T of Reweight, Forward, Backward and Revision comes from: auto (cross-fitted heads where there are
+    features, else small losses and label correlations), recipe (the paper's estimator as in its tables), dual-t or t
+    (its baselines), or another name of paper/methods.py"""
     assume: str = "general"
     """general, or what you know: missing (no given label is wrong, rho_neg = 0), partial (none is missing)"""
-    aggregate: str = "joint"
-    """how the partners' systems become one T: joint, medoid (the paper's), residual (its code's), mean, first"""
-    loss: str = "reweight"
-    """how T is used: reweight, forward or backward"""
+    plugins: tuple[Path, ...] = ()
+    """Python files that register methods or estimators of your own, see CONTRIBUTING.md"""
 
     model: str | None = None
     """small, resnet18, resnet34, resnet50 or linear; by default linear on features, small on digits, else resnet50"""
@@ -101,17 +104,56 @@ class Config:
     """with --coordinator: which one this is, from 0"""
 
 
-def resolve(config: Config) -> Config:
-    """The same with every default filled in; ValueError for a value that is none of those listed."""
+@dataclass(frozen=True)
+class Settings:
+    """A configuration with every default filled in."""
+
+    given: Config
+    model: str
+    backbone: str  # "finetune" or "frozen"
+    schedule: Schedule
+    train_split: str
+    test_split: str
+    workdir: Path
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it in JSON's types."""
+        own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)[1:]}
+        flat = dataclasses.asdict(self.given) | own | self.schedule._asdict()
+        del flat["schedule"]
+        return {name: _plain(value) for name, value in flat.items()}
+
+    def identity(self) -> dict[str, Any]:
+        """What makes it this run and no other."""
+        return {name: value for name, value in self.as_json().items() if name not in _NOT_IDENTITY}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(entry) for entry in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def resolve(config: Config) -> Settings:
+    """The configuration with every default filled in.
+
+    Raises:
+      ValueError: for a value that is none of those listed.
+    """
     choices = {
-        "dataset": tuple(DEFAULT_SPLITS), "noise": NOISES, "estimator": ESTIMATORS, "aggregate": AGGREGATES,
-        "loss": LOSSES, "backbone": ("auto", "frozen", "finetune"), "precision": ("float32", "bf16"),
-        "source": ("files", "tfds"), "on_error": ("raise", "skip"),
+        "dataset": tuple(DEFAULT_SPLITS), "noise": NOISES, "backbone": ("auto", "frozen", "finetune"),
+        "precision": ("float32", "bf16"), "source": ("files", "tfds"), "on_error": ("raise", "skip"),
     }  # fmt: skip
     for name, allowed in choices.items():
         if getattr(config, name) not in allowed:
             raise ValueError(f"{name}: {getattr(config, name)!r} is unknown; pass {', '.join(allowed)}")
+    load_plugins(config.plugins)
     check_assume(config.assume)
+    find_estimator(config.estimator)
+    for name in config.methods:
+        find_method(name)
+    if not config.methods:
+        raise ValueError("methods: none; pass at least one, such as --methods Standard")
     model = config.model or ("linear" if config.features else "small" if config.dataset == "digits" else "resnet50")
     if model not in MODELS:
         raise ValueError(f"model: {model!r} is unknown; pass {', '.join(MODELS)}")
@@ -123,36 +165,24 @@ def resolve(config: Config) -> Config:
             f"pretrained: none, and the backbone is frozen ({config.backbone}); pass --pretrained=weights.npz (or a "
             "name on the Hugging Face hub), --backbone=finetune to train all weights, or --features"
         )
+    digits, head = config.dataset == "digits", model == "linear" or backbone == "frozen"
     epochs = config.epochs or {"coco": 30, "digits": 4}.get(config.dataset, 20)
-    head = model == "linear" or backbone == "frozen"
-    rate = 5e-4 if head else 5e-5 if model.startswith("resnet") else 1e-3
+    schedule = Schedule(
+        epochs,
+        config.sample_epoch or (epochs if digits else max(1, epochs // 2)),
+        config.batch_size or (32 if digits else 128),
+        config.learning_rate or (5e-4 if head else 5e-5 if model.startswith("resnet") else 1e-3),
+    )
+    if not 1 <= schedule.sample_epoch <= epochs:
+        raise ValueError(f"sample_epoch: {schedule.sample_epoch}; pass 1 to epochs = {epochs}")
     train, test = DEFAULT_SPLITS[config.dataset]
     noise = config.noise if config.noise == "none" else f"{config.noise}-{config.rho_neg:g}-{config.rho_pos:g}"
-    filled = dataclasses.replace(
-        config,
+    return Settings(
+        given=config,
         model=model,
         backbone=backbone,
-        epochs=epochs,
-        sample_epoch=config.sample_epoch or (epochs if config.dataset == "digits" else max(1, epochs // 2)),
-        learning_rate=config.learning_rate or rate,
-        batch_size=config.batch_size or (32 if config.dataset == "digits" else 128),
+        schedule=schedule,
         train_split=config.train_split or train,
         test_split=config.test_split or test,
         workdir=config.workdir or Path("runs") / f"{config.dataset}-{noise}",
     )
-    if not 1 <= filled.sample_epoch <= epochs:  # type: ignore[operator]
-        raise ValueError(f"sample_epoch: {filled.sample_epoch}; pass 1 to epochs = {epochs}")
-    return filled
-
-
-def as_json(config: Config) -> dict[str, Any]:
-    """The configuration in JSON's types."""
-    return {
-        name: str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
-        for name, value in dataclasses.asdict(config).items()
-    }
-
-
-def identity(record: dict[str, Any]) -> dict[str, Any]:
-    """What of a configuration (as JSON) makes it this run and no other."""
-    return {name: value for name, value in record.items() if name not in _NOT_IDENTITY}

@@ -7,9 +7,11 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse as sp
 from PIL import Image
-from simulate import flip
+from simulate import flip, unbiased
 
+from mlt_jax import estimate_all
 from mlt_jax.audit.files import read_table
 from mlt_jax.cli import main
 from mlt_jax.transition import TransitionEstimate
@@ -260,6 +262,60 @@ def test_a_run_without_a_page_is_said_in_one_line(tmp_path, capsys):
 
 def test_the_command_exists_and_explains_itself():
     done = subprocess.run([sys.executable, "-m", "mlt_jax.cli", "--help"], capture_output=True, text=True, check=True)
-    assert all(word in done.stdout for word in ("audit", "apply", "report"))
+    assert all(word in done.stdout for word in ("estimate", "audit", "apply", "report"))
     wrong = subprocess.run([sys.executable, "-m", "mlt_jax.cli", "audit"], capture_output=True, text=True)
     assert wrong.returncode == 2
+
+
+@pytest.fixture
+def matrices(tmp_path):
+    """Labels and the cells taken as clean: sparse, dense, and in forms that are refused."""
+    labels, selected = unbiased(np.random.default_rng(0), n=2000, q=6)
+    sp.save_npz(tmp_path / "labels.npz", sp.csr_array(labels))
+    sp.save_npz(tmp_path / "cells.npz", sp.csr_array(~selected))
+    np.save(tmp_path / "labels.npy", labels)
+    np.save(tmp_path / "selected.npy", selected)
+    np.save(tmp_path / "narrow.npy", selected[:, :5])
+    np.save(tmp_path / "flat.npy", labels[:, 0])
+    np.save(tmp_path / "twos.npy", 2 * labels)
+    np.save(tmp_path / "pickled.npy", np.array([{"evil": 1}], dtype=object))
+    np.savez(tmp_path / "dense.npz", labels=labels)
+    (tmp_path / "broken.npz").write_bytes(b"no zip at all")
+    return tmp_path, labels, selected
+
+
+@pytest.mark.parametrize("names", [("labels.npz", "--unselected", "cells.npz"),
+                                   ("labels.npy", "--selected", "selected.npy")], ids=["sparse", "dense"])  # fmt: skip
+def test_estimate_writes_the_T_of_the_function(matrices, names, capsys):
+    folder, labels, selected = matrices
+    rule = ["--aggregate", "medoid", "--assume", "missing", "--min-selected", "20"]
+    out = folder / "new" / "T.npz"
+    assert main(["estimate", str(folder / names[0]), names[1], str(folder / names[2]), "--out", str(out), *rule]) == 0
+    assert "6 classes (" in capsys.readouterr().out
+    expected = estimate_all(labels, selected, aggregate="medoid", assume="missing", min_selected=20)
+    for found, wanted in zip(TransitionEstimate.load(out), expected, strict=True):
+        np.testing.assert_allclose(found, wanted, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("labels", "words", "said"),
+    [
+        ("none.npz", ["--selected", "selected.npy"], "none.npz: there is no such file"),
+        ("broken.npz", ["--selected", "selected.npy"], "broken.npz: is neither npz of scipy.sparse.save_npz nor npy"),
+        ("dense.npz", ["--selected", "selected.npy"], "dense.npz: is neither npz of scipy.sparse.save_npz nor npy"),
+        ("pickled.npy", ["--selected", "selected.npy"], "pickled.npy: is neither npz of scipy.sparse.save_npz nor npy"),
+        ("flat.npy", ["--selected", "selected.npy"], "flat.npy: has shape (2000,)"),
+        ("twos.npy", ["--selected", "selected.npy"], "is 2; pass 0 or 1"),
+        ("labels.npy", ["--selected", "narrow.npy"], "selected: shape (2000, 5), labels have (2000, 6)"),
+        ("labels.npy", [], "selected, unselected: neither is given"),
+        ("labels.npy", ["--selected", "selected.npy", "--unselected", "cells.npz"], "both are given"),
+        ("labels.npy", ["--selected", "selected.npy", "--aggregate", "x"], "--aggregate: 'x' is unknown; pass joint"),
+        ("labels.npy", ["--selected", "selected.npy", "--assume", "x"], "assume: 'x'; pass"),
+        ("labels.npy", ["--selected", "selected.npy", "--process-id", "0"], "pass all three"),
+    ],
+)
+def test_an_estimate_of_wrong_files_is_refused_in_one_line(matrices, capsys, monkeypatch, labels, words, said):
+    monkeypatch.chdir(matrices[0])
+    assert main(["estimate", labels, "--out", "T.npz", *words]) == 2
+    assert said in complaint(capsys)
+    assert not (matrices[0] / "T.npz").exists()

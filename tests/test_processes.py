@@ -49,8 +49,8 @@ def start():
                                    ("labels.npy", "--selected", "selected.npy")], ids=["sparse", "dense"])  # fmt: skip
 def test_two_processes_that_count_half_each_give_the_result_of_one(files, start, names):
     folder, labels, selected = files
-    words = [str(ROOT / "experiments" / "estimate.py"), "--labels", str(folder / names[0]), names[1],
-             str(folder / names[2]), "--out", str(folder / "T.npz")]  # fmt: skip
+    words = ["-m", "mlt_jax.cli", "estimate", str(folder / names[0]), names[1], str(folder / names[2]),
+             "--out", str(folder / "T.npz")]  # fmt: skip
     pair = [start(k, words) for k in (0, 1)]
     for process in pair:
         _, err = process.communicate()
@@ -58,6 +58,19 @@ def test_two_processes_that_count_half_each_give_the_result_of_one(files, start,
     found, expected = TransitionEstimate.load(folder / "T.npz"), estimate_all(labels, selected)
     for name in ("T", "prior", "status", "partners", "residual"):
         np.testing.assert_allclose(getattr(found, name), getattr(expected, name), atol=1e-6, rtol=1e-5, err_msg=name)
+
+
+def test_a_wrong_cell_in_one_share_ends_both_processes_with_one_line(files, start):
+    folder, labels, _ = files
+    labels[-1, 2] = 2
+    np.save(folder / "labels.npy", labels)
+    words = ["-m", "mlt_jax.cli", "estimate", str(folder / "labels.npy"), "--selected", str(folder / "selected.npy"),
+             "--out", str(folder / "T.npz")]  # fmt: skip
+    pair = [start(k, words) for k in (0, 1)]
+    said = [process.communicate()[1] for process in pair]
+    assert [process.returncode for process in pair] == [2, 2]
+    assert said[0] == "mlt: another process could not count its rows; see its output\n"
+    assert said[1] == "mlt: labels: row 1500, column 2 is 2; pass 0 or 1\n"
 
 
 # Joins, then process 1 kills itself where it is told to; process 0 must not wait for ever.

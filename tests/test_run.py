@@ -14,9 +14,8 @@ from PIL import Image
 from safetensors.numpy import load_file
 
 from mlt_jax import TransitionEstimate
-from mlt_jax.config import Config, resolve
-from mlt_jax.run import load, run
-from mlt_jax.training.pipeline import noisy_labels, prepare
+from mlt_jax.config import Config
+from mlt_jax.run import noisy_labels, run
 
 N, D, Q = 1500, 12, 5
 
@@ -74,7 +73,7 @@ import os, signal, sys
 from mlt_jax.models import cpu
 if cpu.alone():
     cpu.tune()
-from mlt_jax import checkpoint, records
+from mlt_jax.training import checkpoint, records
 name, count = sys.argv[1], int(sys.argv[2])
 owner = {"save": checkpoint.Checkpoints, "write": records.Log}[name]
 original = getattr(owner, name)
@@ -122,42 +121,46 @@ def left_behind(workdir, seed=0):
     """Everything that must not depend on whether a run was killed."""
     folder = workdir / f"seed{seed}"
     results = json.loads((folder / "results.json").read_text())
-    transition = TransitionEstimate.load(folder / "transition.npz")
-    return results["test"], results["T_error"], (folder / "metrics.jsonl").read_bytes(), transition
+    lines = {path.parent.name: path.read_bytes() for path in folder.glob("*/metrics.jsonl")}
+    weights = {path.parent.name: path.read_bytes() for path in folder.glob("*/weights.*")}
+    assert len(lines) == len(weights) == len(results["test"])
+    return results["test"], results["T_error"], lines, weights, TransitionEstimate.load(folder / "transition.npz")
 
 
 def assert_identical(found, expected):
-    assert found[:3] == expected[:3]
-    jax.tree.map(np.testing.assert_array_equal, found[3], expected[3])
+    assert found[:4] == expected[:4]
+    jax.tree.map(np.testing.assert_array_equal, found[4], expected[4])
 
 
 def test_a_run_from_the_command_line_writes_and_prints_everything(features, tmp_path, start):
     out = finish(start([str(ROOT / "experiments" / "run.py"), *flags(config(features, tmp_path, seeds=(0, 1)))]))
-    for words in ("Standard", "Reweight, estimated T", "Reweight, true T", "summed error of T", "seconds per seed"):
+    for words in ("Standard", "Reweight ", "Reweight-TrueT", "summed error of T: auto", "seconds per seed"):
         assert words in out
     settings = json.loads((tmp_path / "config.json").read_text())
     assert (settings["dataset"], settings["epochs"], settings["sample_epoch"]) == ("voc2012", 6, 3)
-    lines = [json.loads(line) for line in (tmp_path / "seed1" / "metrics.jsonl").read_text().splitlines()]
-    assert len(lines) == 3 * (6 + 1)
-    assert list((tmp_path / "seed0" / "events").glob("events.*"))
+    for method in ("Standard", "Reweight", "Reweight-TrueT"):
+        lines = (tmp_path / "seed1" / method / "metrics.jsonl").read_text().splitlines()
+        assert [json.loads(line)["epoch"] for line in lines] == [1, 2, 3, 4, 5, 6]
+        assert list((tmp_path / "seed0" / method / "events").glob("events.*"))
+    assert not list(tmp_path.rglob("checkpoints"))
     table = (tmp_path / "seed0" / "transition.csv").read_text().splitlines()
     assert [row.split(",")[0] for row in table] == ["class", *"abcde"]
-    with np.load(tmp_path / "seed0" / "weights.npz") as weights:
+    with np.load(tmp_path / "seed0" / "Reweight" / "weights.npz") as weights:
         assert {name: weights[name].shape[-1] for name in weights} == {"head.kernel": 5, "head.bias": 5}
     assert f"page: {tmp_path / 'report.html'}" in out
     assert "Noise per class" in (tmp_path / "report.html").read_text()
     summary = json.loads((tmp_path / "results.json").read_text())
     assert len(summary["seeds"]) == 2
-    scores = [seed["test"]["standard"]["OF1"] for seed in summary["seeds"]]
-    assert summary["test"]["standard"]["OF1"]["mean"] == pytest.approx(np.mean(scores))
+    scores = [seed["test"]["Standard"]["OF1"] for seed in summary["seeds"]]
+    assert summary["test"]["Standard"]["OF1"]["mean"] == pytest.approx(np.mean(scores))
 
 
 def test_reweighting_beats_standard_and_T_is_found(features, tmp_path):
     found = run(config(features, tmp_path, rho_neg=0.0, rho_pos=0.6, epochs=10))
     of1 = {method: scores["OF1"]["mean"] for method, scores in found["test"].items()}
-    assert of1["true"] > of1["standard"] + 0.1
-    assert of1["estimated"] > of1["standard"] + 0.1
-    assert found["T_error"]["T"]["mean"] < found["T_error"]["identity"]["mean"] / 2
+    assert of1["Reweight-TrueT"] > of1["Standard"] + 0.1
+    assert of1["Reweight"] > of1["Standard"] + 0.1
+    assert found["T_error"]["auto"]["mean"] < found["T_error"]["identity"]["mean"] / 2
 
 
 @pytest.mark.slow
@@ -180,16 +183,19 @@ def test_a_run_killed_at_several_points_ends_as_one_never_killed(features, image
         assert process.returncode == -signal.SIGKILL, err
         assert "passed over" not in err
     # And from outside, at whatever moment its first new line is seen.
-    path = tmp_path / "killed" / "seed0" / "metrics.jsonl"
-    size = path.stat().st_size
+
+    def written():
+        return sum(path.stat().st_size for path in (tmp_path / "killed" / "seed0").glob("*/metrics.jsonl"))
+
+    size = written()
     process = start([str(ROOT / "experiments" / "run.py"), *words])
-    while process.poll() is None and path.stat().st_size <= size:
+    while process.poll() is None and written() <= size:
         time.sleep(0.01)
     process.kill()
     process.communicate()
     assert not (tmp_path / "killed" / "results.json").exists()
     out = finish(start([str(ROOT / "experiments" / "run.py"), *words]))
-    assert re.search("goes on at (estimated|true)", out)
+    assert re.search("Reweight(-TrueT)? goes on at epoch", out)
     assert_identical(left_behind(tmp_path / "killed"), left_behind(tmp_path / "whole"))
 
 
@@ -198,10 +204,10 @@ def test_bf16_trains_like_float32_with_float32_weights(images, tmp_path):
     found = {}
     for precision in ("float32", "bf16"):
         run(Config(dataset="folder", data_dir=images, workdir=tmp_path / precision, precision=precision, **small))
-        lines = (tmp_path / precision / "seed0" / "metrics.jsonl").read_text().splitlines()
-        epochs = [line for line in map(json.loads, lines) if line["phase"] == "standard" and "train_loss" in line]
-        found[precision] = np.array([line["train_loss"] for line in epochs])
-        weights = load_file(tmp_path / precision / "seed0" / "weights.safetensors")
+        folder = tmp_path / precision / "seed0" / "Standard"
+        lines = (folder / "metrics.jsonl").read_text().splitlines()
+        found[precision] = np.array([json.loads(line)["train_loss"] for line in lines])
+        weights = load_file(folder / "weights.safetensors")
         assert {array.dtype for array in weights.values()} == {np.dtype(np.float32)}
     assert (found["float32"] != found["bf16"]).any()  # bf16 was really used
     np.testing.assert_allclose(found["bf16"], found["float32"], rtol=0.01)
@@ -226,7 +232,7 @@ def test_a_loss_that_is_not_finite_names_the_examples(features, tmp_path):
     np.savez(tmp_path / "voc2012_features.npz", **archive)
     with pytest.raises(FloatingPointError, match="not finite at step"):
         run(config(tmp_path, tmp_path / "run"))
-    kept = json.loads((tmp_path / "run" / "seed0" / "nonfinite.json").read_text())
+    kept = json.loads((tmp_path / "run" / "seed0" / "Standard" / "nonfinite.json").read_text())
     assert "voc2012_7" in kept["ids"]
     assert len(kept["ids"]) == 64
 
@@ -244,13 +250,15 @@ def test_two_processes_give_the_metrics_of_one(features, tmp_path, start):
     for method, scores in one["test"].items():
         for name, value in scores.items():
             assert two["test"][method][name]["mean"] == pytest.approx(value["mean"], abs=1e-4), (method, name)
-    assert two["T_error"]["T"]["mean"] == pytest.approx(one["T_error"]["T"]["mean"], abs=1e-4)
+    assert two["T_error"]["auto"]["mean"] == pytest.approx(one["T_error"]["auto"]["mean"], abs=1e-4)
 
 
 def test_labels_as_given_have_no_true_T(features, tmp_path):
     found = run(config(features, tmp_path, noise="none", epochs=2))
-    assert set(found["test"]) == {"standard", "estimated"}
+    assert set(found["test"]) == {"Standard", "Reweight"}
     assert found["T_error"] == {}
+    with pytest.raises(ValueError, match="'True T' reads the truth, which nobody knows here"):
+        run(config(features, tmp_path / "asked", noise="none", epochs=2, methods=("Reweight-TrueT",)))
 
 
 @pytest.mark.parametrize(
@@ -259,36 +267,49 @@ def test_labels_as_given_have_no_true_T(features, tmp_path):
 )
 def test_noise_has_the_rates_asked_for(noise, neg, pos):
     labels = (np.random.default_rng(0).random((20_000, 4)) < 0.4).astype(np.uint8)
-    noisy, T = noisy_labels(Config(noise=noise, rho_neg=0.1, rho_pos=0.3), labels, 0)
+    noisy, T, _ = noisy_labels(Config(noise=noise, rho_neg=0.1, rho_pos=0.3), labels, 0)
     neg = 1.6 / 2.4 * 0.3 if neg is None else neg
     np.testing.assert_allclose(T[:, 0, 1], neg, atol=0.01)
     np.testing.assert_allclose(noisy[labels == 0].mean(), neg, atol=0.01)
     np.testing.assert_allclose(1 - noisy[labels == 1].mean(), pos, atol=0.01)
 
 
-def test_the_split_does_not_depend_on_the_seed_and_only_training_labels_are_noisy(features):
-    settings = resolve(config(features, None))
-    train, test = load(settings)
-    first, second = (prepare(settings, train, test, seed) for seed in (0, 1))
-    assert first.train.ids == second.train.ids
-    assert len(first.validation.ids) == N // 10
-    assert not set(first.train.ids) & set(first.validation.ids)
-    assert (first.train.labels != second.train.labels).any()
-    np.testing.assert_array_equal(first.test.labels, test.labels)
+def test_any_method_runs_by_its_name_and_shares_the_warm_up(features, tmp_path):
+    names = ("GCE", "Reweight", "Reweight-DualT max", "Revision-Ours", "Standard")
+    found = run(config(features, tmp_path, methods=names, estimator="recipe", epochs=3))
+    assert tuple(found["test"]) == names
+    assert set(found["T_error"]) == {"recipe", "Dual T-estimator max", "Our estimator", "identity"}
+    # The chosen recipe is the paper's estimator, and the methods start from one warm-up.
+    assert found["T_error"]["recipe"] == found["T_error"]["Our estimator"]
+    assert set(found["seconds"]) == {*names, "Reweight-Ours", "estimation"}
+    files = {path.name for path in (tmp_path / "seed0").glob("transition*.npz")}
+    assert files == {"transition.npz", "transition.Dual_T-estimator_max.npz", "transition.Our_estimator.npz"}
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"noise": "salt"}, "noise: 'salt' is unknown; pass mlml"),
-        ({"model": "vgg"}, "model: 'vgg' is unknown; pass"),
-        ({"model": "resnet50", "backbone": "frozen"}, "pretrained: none, and the backbone is frozen"),
-        ({"sample_epoch": 30}, "sample_epoch: 30; pass 1 to epochs = 4"),
-    ],
-)
-def test_a_wrong_setting_is_named_with_what_to_pass(changes, message):
-    with pytest.raises(ValueError, match=message):
-        resolve(Config(**changes))
+PLUGIN = """
+import jax.numpy as jnp
+from mlt_jax.paper.methods import ESTIMATORS, METHODS, Estimator, Method
+
+def half_of_dual_t(evidence):
+    T = jnp.asarray(ESTIMATORS["Dual T-estimator max"].estimate(evidence))
+    return (T + jnp.eye(2)[None]) / 2
+
+METHODS["Squared"] = Method(loss=lambda logits, labels, T: (1 / (1 + jnp.exp(-logits)) - labels) ** 2)
+ESTIMATORS["Half Dual-T"] = Estimator(half_of_dual_t)
+METHODS["Reweight-Half"] = METHODS["Reweight"]._replace(estimator="Half Dual-T")
+"""
+
+
+def test_a_plugin_of_one_file_is_a_method_and_an_estimator_of_run_py(features, tmp_path, start):
+    """CONTRIBUTING.md, step by step."""
+    plugin = tmp_path / "my_method.py"
+    plugin.write_text(PLUGIN)
+    settings = config(features, tmp_path / "run", epochs=3)
+    words = [*flags(settings), "--plugins", str(plugin), "--methods", "Standard", "Squared", "Reweight-Half"]
+    out = finish(start([str(ROOT / "experiments" / "run.py"), *words]))
+    assert re.search(r"^Squared +\d", out, re.MULTILINE)
+    assert re.search(r"^Reweight-Half +\d", out, re.MULTILINE)
+    assert "Half Dual-T" in json.loads((tmp_path / "run" / "results.json").read_text())["T_error"]
 
 
 def test_help_lists_every_flag(start):

@@ -9,15 +9,3 @@ from mlt_jax.audit.issues import (
     issues_frame,
     label_quality,
 )
-
-__all__ = [
-    "Audit",
-    "Issues",
-    "audit_labels",
-    "clean_labels",
-    "cross_val_probs",
-    "find_label_issues",
-    "importance_weights",
-    "issues_frame",
-    "label_quality",
-]

@@ -5,10 +5,10 @@ With `pi = P(clean = 1 | prediction)` and T, Bayes' rule gives both flip directi
     P(wrong | given = 1) = rho_neg (1 - pi) / (rho_neg (1 - pi) + (1 - rho_pos) pi)
     P(wrong | given = 0) = rho_pos pi / (rho_pos pi + (1 - rho_neg) (1 - pi))
 
-A prediction's confidence alone is not that: where 60 % of the negatives were switched on, a doubtful given positive is
-most probably wrong, and where no positive is ever false it is right. `pi` must be a probability of the *clean* label,
-while models are trained on the given ones: a slope and an offset per class are fitted to the logits so that T of the
-calibrated prediction explains the given labels. With features the heads are trained through T to begin with.
+A prediction's confidence alone does not decide: where 60 % of the absent labels were switched on, a doubtful positive
+is most probably wrong; where no positive is ever false, it is right. `pi` must be a probability of the *clean* label,
+while models are trained on the given ones: a slope and an offset per class are fitted to the logits so that the
+calibrated prediction, passed through T, explains the given labels. Heads on features are trained through T as well.
 """
 
 from typing import Any, NamedTuple
@@ -29,21 +29,21 @@ class Audit(NamedTuple):
     """What is known about every label of n examples and q classes."""
 
     labels: Labels  # as given
-    found: TransitionEstimate  # T, its errors and status
+    found: TransitionEstimate  # T with standard errors and status
     scores: Float[np.ndarray, "n q"]  # out-of-sample logits
-    slope: Float[np.ndarray, "q"]  # pi = sigmoid(slope * score + offset)
+    slope: Float[np.ndarray, "q"]  # P(clean = 1 | score) = sigmoid(slope * score + offset)
     offset: Float[np.ndarray, "q"]
-    wrong: Float[np.ndarray, "n q"]  # P(given label is wrong); 0 where nobody gave one
-    ids: tuple[str, ...]  # the examples' names; their row numbers where none were given
+    wrong: Float[np.ndarray, "n q"]  # P(given label is wrong); 0 where the cell is not labelled
+    ids: tuple[str, ...]  # names of the examples; their row numbers where none were passed
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Class names; their column numbers where none were given."""
+        """Class names; column numbers where none were passed."""
         return self.labels.classes or tuple(map(str, range(self.wrong.shape[1])))
 
     @property
     def clean_probs(self) -> Float[np.ndarray, "n q"]:
-        """P(clean = 1 | prediction, given label), (n, q)."""
+        """P(clean = 1 | prediction, given label), (n, q); of the prediction alone where the cell is not labelled."""
         given = self.labels.values == 1
         known = self.labels.observed if self.labels.observed is not None else np.True_
         prediction = np.asarray(jax.nn.sigmoid(self.slope * self.scores + self.offset))
@@ -70,12 +70,15 @@ def audit_labels(
     Args:
       labels: (n, q), any form that `as_labels` takes (cleanlab's lists of class indices too).
       probs: (n, q) predicted P(label = 1) for examples the model did *not* train on (see `cross_val_probs`). With
-        (epochs, n, q) T comes from all epochs, the way of the paper, and the last epoch predicts.
-      features: (n, d) of any network; heads are cross-fitted on them. Better than probs where both are at hand.
-      losses: (epochs, n, q) of the given labels, for T the way of the paper; predictions still come from the others.
+        (epochs, n, q), T comes from all epochs by the paper's method, and the last epoch predicts.
+      features: (n, d) of any network; heads are cross-fitted on them, and used rather than `probs` if both are passed.
+      losses: (epochs, n, q) of the given labels, for T by the paper's method (beside features only if `method` says
+        "recipe"); predictions still come from probs or features.
       T: (q, 2, 2) `T[j, clean, noisy]` or a `TransitionEstimate`, where it is known already.
       method, assume: how T is estimated, see `mlt_jax.estimate`.
-      ids: n names of the examples.  classes: q names.  seed: of the folds.
+      ids: n names of the examples.
+      classes, observed, coding: of the labels, see `as_labels`.
+      seed: of the folds.
     """
     if classes is None and probs is not None and hasattr(probs, "columns") and isinstance(labels, list | tuple):
         classes = list(map(str, probs.columns))

@@ -7,7 +7,7 @@ from jaxtyping import Array, Bool, Float
 from mlt_jax.transition import given_probability
 
 _STEPS = 30
-# Predictions are logits, so slopes are about 1; an offset is only held where a class has next to no positives.
+# Predictions are logits, so slopes are about 1; the offset's prior matters only where a class has next to no positives.
 _SLOPE_SPREAD, _OFFSET_SPREAD = 0.5, 5.0
 _CHI2_95 = 3.841
 
@@ -17,24 +17,24 @@ def _calibrate_one(
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Slope and offset of one class by maximum likelihood through T; the prior alone where scores predict nothing."""
 
-    def fit(logit: Float[Array, "n"]) -> Array:
+    def log_likelihood(logit: Float[Array, "n"]) -> Array:
         given = given_probability(jax.nn.sigmoid(logit), rates[0], 1 - rates[0] - rates[1])
         return jnp.sum(jnp.where(known, y * jnp.log(given) + (1 - y) * jnp.log1p(-given), 0))
 
     def cost(t: Float[Array, "2"]) -> Array:
-        held = (t[0] / _SLOPE_SPREAD) ** 2 + (t[1] / _OFFSET_SPREAD) ** 2
-        return held / 2 - fit(jnp.exp(t[0]) * s + t[1])
+        penalty = (t[0] / _SLOPE_SPREAD) ** 2 + (t[1] / _OFFSET_SPREAD) ** 2
+        return penalty / 2 - log_likelihood(jnp.exp(t[0]) * s + t[1])
 
     def step(carry: tuple[Array, Array, Array], _: None) -> tuple[tuple[Array, Array, Array], None]:
         t, damping, best = carry
-        curvature = jax.hessian(cost)(t)
-        # A 2x2 matrix made positive: off the optimum the likelihood through T is not concave.
-        diagonal = (1 + damping) * (jnp.abs(jnp.diag(curvature)) + 1e-3)
+        hessian = jax.hessian(cost)(t)
+        # Made positive definite: away from the optimum the likelihood through T is not concave.
+        diagonal = (1 + damping) * (jnp.abs(jnp.diag(hessian)) + 1e-3)
         bound = 0.99 * jnp.sqrt(diagonal[0] * diagonal[1])
-        inner = jnp.clip(curvature[0, 1], -bound, bound)
+        cross = jnp.clip(hessian[0, 1], -bound, bound)
         g = jax.grad(cost)(t)
-        move = jnp.stack([diagonal[1] * g[0] - inner * g[1], diagonal[0] * g[1] - inner * g[0]])
-        new = t - jnp.clip(move / (diagonal[0] * diagonal[1] - inner**2), -1, 1)
+        direction = jnp.stack([diagonal[1] * g[0] - cross * g[1], diagonal[0] * g[1] - cross * g[0]])
+        new = t - jnp.clip(direction / (diagonal[0] * diagonal[1] - cross**2), -1, 1)
         value = cost(new)
         better = value < best
         return (jnp.where(better, new, t), jnp.where(better, 0.3, 4.0) * damping, jnp.where(better, value, best)), None
@@ -44,7 +44,8 @@ def _calibrate_one(
     flat = jnp.clip(prior, 1e-4, 1 - 1e-4)
     flat = jnp.log(flat) - jnp.log1p(-flat)
     slope, offset = jnp.exp(t[0]), t[1]
-    predicts = 2 * (fit(slope * s + offset) - fit(jnp.full_like(s, flat))) > _CHI2_95
+    gain = log_likelihood(slope * s + offset) - log_likelihood(jnp.full_like(s, flat))
+    predicts = 2 * gain > _CHI2_95
     return jnp.where(predicts, slope, 0), jnp.where(predicts, offset, flat)
 
 
@@ -52,7 +53,10 @@ def _calibrate_one(
 def calibrate(
     s: Float[Array, "n q"], y: Array, known: Array, rates: Float[Array, "q 2"], prior: Float[Array, "q"]
 ) -> tuple[Float[Array, "q"], Float[Array, "q"]]:
-    """Slopes and offsets (q,) of all classes; slope 0 and the prior's logit where scores predict nothing."""
+    """Slopes and offsets (q,) of all classes; slope 0 and the prior's logit where scores predict nothing.
+
+    s, y, known: scores, given labels and which cells are labelled; rates: (rho_neg, rho_pos); prior: P(clean = 1).
+    """
     return jax.vmap(_calibrate_one, in_axes=(1, 1, 1, 0, 0))(s, y, known, rates, prior)
 
 
@@ -60,7 +64,7 @@ def calibrate(
 def wrong_probability(
     s: Float[Array, "n q"], y: Array, known: Array, rates: Float[Array, "q 2"], slope: Array, offset: Array
 ) -> Float[Array, "n q"]:
-    """P(given label is wrong), (n, q), by the formulas of `audit.audit`; 0 where nobody gave one."""
+    """P(given label is wrong), (n, q), by the formulas of `audit.audit`; 0 where the cell is not labelled."""
     pi = jax.nn.sigmoid(slope[None] * s + offset[None])
     rho_neg, rho_pos = rates[None, :, 0], rates[None, :, 1]
     flipped = jnp.where(y == 1, rho_neg * (1 - pi), rho_pos * pi)

@@ -1,11 +1,11 @@
-"""Doors to and from cleanlab.
+"""T to and from cleanlab's confident joint.
 
 The two conventions are each other's transpose and differ in their normalisation:
 
     here      T[j, clean, noisy]      P(noisy | clean): every row sums to 1
     cleanlab  joint[j, noisy, clean]  counts of examples: row `noisy` sums to how often that label was given
 
-Labels need no door: a list of lists of class indices is read by `as_labels` and made by `labels.to_lists`.
+cleanlab's labels, lists of class indices, are read by `as_labels` and written by `labels.to_lists`.
 """
 
 from typing import Any
@@ -21,8 +21,11 @@ from mlt_jax.transition import TransitionEstimate, as_transition, implied_prior
 def to_cleanlab_joint(T: Any, labels: Any, *, observed: Any = None, coding: str = "01") -> Int[np.ndarray, "q 2 2"]:
     """Counts `joint[j, noisy, clean]`, (q, 2, 2) integers: `confident_joint=` of cleanlab 2.9's multi-label functions.
 
-    T: (q, 2, 2) `T[j, clean, noisy]`, or a `TransitionEstimate`, whose prior is then used. labels: (n, q), any form
-    that `as_labels` takes. Rows sum to the counts of given labels, as cleanlab's own calibrated joints do.
+    Rows sum to the counts of given labels, as those of cleanlab's own calibrated joints do.
+
+    Args:
+      T: (q, 2, 2) `T[j, clean, noisy]`, or a `TransitionEstimate`, whose prior is then used.
+      labels: (n, q), any form that `as_labels` takes, with its `observed` and `coding`.
     """
     width = len(T.T if isinstance(T, TransitionEstimate) else np.asarray(T))
     lists = isinstance(labels, list | tuple)

@@ -1,6 +1,6 @@
 """Tables in files, as the command line takes them: CSV, npy, npz or parquet, with class names and ids if any.
 
-Whatever is wrong with a file is a ValueError of one line that names it.
+Whatever is wrong with a file raises a ValueError of one line that names it.
 """
 
 import csv
@@ -16,7 +16,7 @@ _LISTED = "labels"
 
 
 class Table(NamedTuple):
-    """Numbers with names."""
+    """Numbers in rows and columns, with the names of both where the file has them."""
 
     path: Path
     values: Float[np.ndarray, "n q"]  # NaN where a cell is empty
@@ -27,14 +27,16 @@ class Table(NamedTuple):
 def read_table(path: str | Path, *, classes: tuple[str, ...] | None = None) -> Table:
     """The table in a file.
 
-    CSV and parquet: a header that names the columns. A column called id, image, name, file, filename, path or example,
-    or a first column that is no number, holds the ids. With two columns, an id and `labels`, the second lists the
-    present classes, separated by `;`, and `classes` says which there are. npy: the numbers alone. npz: `labels`,
-    `probs` or `features` (or the only 2-d array), with `classes` and `ids` or `names` where they are known.
+    CSV, TSV and parquet: a header names the columns. The first column that is called like one of `ID_COLUMNS`, or else
+    a first column that is no number, holds the ids. npy: the numbers alone. npz: `labels`, `probs` or `features` (or
+    the only 2-d array), with `classes` and `ids` or `names` where they are known.
+
+    Args:
+      path: of the file; its extension says what it is.
+      classes: all classes, for a CSV file of two columns, an id and `labels` with the names of the present classes
+        separated by `;`. By default those that occur in the file, sorted.
     """
-    path = Path(path).expanduser()
-    if not path.is_file():
-        raise ValueError(f"{path}: there is no such file")
+    path = _existing(path)
     readers = {".csv": _read_csv, ".tsv": _read_csv, ".npy": _read_npy, ".npz": _read_npz, ".parquet": _read_parquet}
     if path.suffix.lower() not in readers:
         raise ValueError(f"{path}: cannot read {path.suffix or 'a file without extension'}; pass {', '.join(readers)}")
@@ -61,16 +63,9 @@ def align(table: Table, like: Table) -> Table:
             raise ValueError(f'{table.path}: column "{name}" is not in {like.path}; drop it')
         values, classes = values[:, [place[name] for name in like.classes]], like.classes
     if table.ids and like.ids:
-        place = {name: k for k, name in enumerate(table.ids)}
-        lost = [name for name in like.ids if name not in place]
-        if lost:
-            raise ValueError(f'{table.path}: {len(lost)} ids of {like.path} are missing, the first is "{lost[0]}"')
-        extra = len(table.ids) - len(like.ids)
-        if extra:
-            known = set(like.ids)
-            first = next(name for name in table.ids if name not in known)
-            raise ValueError(f'{table.path}: {extra} ids are not in {like.path}, the first is "{first}"')
-        values, ids = values[[place[name] for name in like.ids]], like.ids
+        values, ids, known = values[rows_like(table, like)], like.ids, set(like.ids)
+        if extra := [name for name in table.ids if name not in known]:
+            raise ValueError(f'{table.path}: {len(extra)} ids are not in {like.path}, the first is "{extra[0]}"')
     if len(values) != len(like.values):
         raise ValueError(
             f"{table.path}: {len(values)} rows, {like.path} has {len(like.values)}; pass the same examples"
@@ -78,6 +73,39 @@ def align(table: Table, like: Table) -> Table:
     if values.shape[1] != like.values.shape[1]:
         raise ValueError(f"{table.path}: {values.shape[1]} columns, {like.path} has {like.values.shape[1]}")
     return Table(table.path, values, classes, ids)
+
+
+def rows_like(table: Table, like: Table) -> list[int]:
+    """The rows of `table` with the ids of `like`, in their order; both have ids."""
+    place = {name: k for k, name in enumerate(table.ids or ())}
+    if lost := [name for name in like.ids or () if name not in place]:
+        raise ValueError(f'{table.path}: {len(lost)} ids of {like.path} are missing, the first is "{lost[0]}"')
+    return [place[name] for name in like.ids or ()]
+
+
+def read_share(path: str | Path, part: int, parts: int) -> Any:
+    """The rows of share `part` of `parts` of an (n, q) matrix, as scipy.sparse (npz) or memory-mapped (npy)."""
+    path = _existing(path)
+    try:
+        if path.suffix == ".npz":
+            from scipy.sparse import load_npz  # not needed for tables
+
+            whole = load_npz(path).tocsr()
+        else:
+            whole = np.load(path, mmap_mode="r", allow_pickle=False)
+    except Exception as error:  # zipfile, zlib, numpy and scipy each have their own
+        raise ValueError(f"{path}: is neither npz of scipy.sparse.save_npz nor npy of numpy.save ({error})") from None
+    if whole.ndim != 2:
+        raise ValueError(f"{path}: has shape {whole.shape}; pass one row per example and one column per class")
+    n = whole.shape[0]
+    return whole[part * n // parts : (part + 1) * n // parts]
+
+
+def _existing(path: str | Path) -> Path:
+    path = Path(path).expanduser()
+    if not path.is_file():
+        raise ValueError(f"{path}: there is no such file")
+    return path
 
 
 def _read_csv(path: Path, classes: tuple[str, ...] | None) -> Table:

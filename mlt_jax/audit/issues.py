@@ -9,7 +9,7 @@ from mlt_jax.audit.audit import as_audit
 
 
 class Issues(NamedTuple):
-    """Suspected labels, the most probably wrong first."""
+    """m suspected labels, the most probably wrong first."""
 
     example: Int[np.ndarray, "m"]  # row
     column: Int[np.ndarray, "m"]  # class
@@ -22,12 +22,12 @@ class Issues(NamedTuple):
         return (1 - self.given).astype(np.uint8)
 
 
-def find_label_issues(
-    source: Any, *, threshold: float = 0.5, most: int | None = None, **inputs: Any
-) -> Issues:  # fmt: skip
+def find_label_issues(source: Any, *, threshold: float = 0.5, most: int | None = None, **inputs: Any) -> Issues:
     """Labels more probably wrong than `threshold`, the worst first, at most `most` of them.
 
-    source: an `Audit`, or labels with the arguments of `audit_labels` as `inputs`; likewise in the functions below.
+    Args:
+      source: an `Audit`, or labels (n, q); likewise in the other functions of this module.
+      **inputs: the arguments of `audit_labels`, where `source` is labels.
     """
     audit = as_audit(source, inputs)
     if not 0 <= threshold < 1:
@@ -58,8 +58,12 @@ def issues_frame(source: Any, *, threshold: float = 0.5, most: int | None = None
 
 
 def label_quality(source: Any, *, per: str = "cell", **inputs: Any) -> Float[np.ndarray, "..."]:
-    """P(label is right): (n, q) per "cell"; (n,) per "example", that all of its labels are right; (q,) per "class", the
-    mean of its cells, which is the share of right labels to be expected. Cells nobody labelled do not count (1).
+    """P(label is right) of every cell, example or class.
+
+    Args:
+      source, **inputs: as in `find_label_issues`.
+      per: "cell", (n, q); "example", (n,): that all of its labels are right; or "class", (q,): the mean of its cells,
+        which is the expected share of right labels. Cells that are not labelled count as right, and in no mean.
     """
     if per not in ("cell", "example", "class"):
         raise ValueError(f'per: {per!r}; pass "cell", "example" or "class"')
@@ -74,7 +78,7 @@ def label_quality(source: Any, *, per: str = "cell", **inputs: Any) -> Float[np.
 
 
 def clean_labels(source: Any, *, threshold: float = 0.5, **inputs: Any) -> UInt8[np.ndarray, "n q"]:
-    """Labels (n, q), 0/1, with those flipped that are more probably wrong than `threshold`; unobserved cells stay 0."""
+    """Labels (n, q), 0/1, with those flipped that are more probably wrong than `threshold`; unlabelled cells stay 0."""
     audit = as_audit(source, inputs)
     return audit.labels.values ^ (audit.wrong > threshold).astype(np.uint8)
 
@@ -82,8 +86,8 @@ def clean_labels(source: Any, *, threshold: float = 0.5, **inputs: Any) -> UInt8
 def importance_weights(source: Any, **inputs: Any) -> Float[np.ndarray, "n q"]:
     """Weights (n, q) that make the mean loss of the *given* labels that of the clean ones, for any framework's loss.
 
-    beta = P(clean = given | x) / P(noisy = given | x), at most `1 / T[given, given]`; 0 where nobody gave a label. With
-    PyTorch: `BCEWithLogitsLoss(reduction="none")(logits, labels)` times these, then the mean.
+    beta = P(clean = given | x) / P(noisy = given | x), at most `1 / T[given, given]`; 0 where a cell is not labelled.
+    With PyTorch: `BCEWithLogitsLoss(reduction="none")(logits, labels)` times these, then the mean.
     """
     audit = as_audit(source, inputs)
     kept = np.asarray(audit.found.T)[:, [0, 1], [0, 1]]

@@ -1,5 +1,6 @@
-"""The scikit-learn door: the same functions behind `fit` and attributes that end in `_`."""
+"""scikit-learn estimators: `estimate` and `audit_labels` behind `fit`, with results in attributes that end in `_`."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,38 +12,33 @@ from mlt_jax.estimator.auto import estimate
 from mlt_jax.labels import as_labels
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class NoiseTransition(BaseEstimator):
-    """Noise transition matrices of multi-label data (see `mlt_jax.estimate`).
+    """Noise transition matrices of multi-label data (see `mlt_jax.estimate`, whose parameters it has).
 
-    Parameters are those of `mlt_jax.estimate`. After `fit`:
-      transition_: (q, 2, 2), `T[j, clean, noisy]`;  prior_: (q,);  stderr_: (q, 2) of rho_neg, rho_pos;
-      status_: (q,), see `mlt_jax.Status`;  estimate_: the whole `TransitionEstimate`;
-      n_features_in_: q;  feature_names_in_: class names, when labels came as a DataFrame.
+    Attributes:
+      transition_: (q, 2, 2), `T[j, clean, noisy]`.
+      prior_: (q,), P(clean = 1).
+      stderr_: (q, 2), standard errors of rho_neg and rho_pos.
+      status_: (q,), see `mlt_jax.Status`.
+      estimate_: the whole `TransitionEstimate`.
+      n_features_in_: q.
+      feature_names_in_: class names, when labels came as a DataFrame.
     """
 
-    def __init__(
-        self,
-        *,
-        method: str = "auto",
-        assume: str = "general",
-        aggregate: str = "joint",
-        tau: float = 0.5,
-        quantile: float | None = None,
-        min_selected: int = 50,
-        coding: str = "01",
-    ) -> None:
-        self.method = method
-        self.assume = assume
-        self.aggregate = aggregate
-        self.tau = tau
-        self.quantile = quantile
-        self.min_selected = min_selected
-        self.coding = coding
+    # scikit-learn reads parameters and defaults off the class, so those of `estimate` stand here again.
+    method: str = "auto"
+    assume: str = "general"
+    aggregate: str = "joint"
+    tau: float = 0.5
+    quantile: float | None = None
+    min_selected: int = 50
+    coding: str = "01"
 
     def fit(
         self, labels: Any, y: None = None, *, losses: Any = None, probs: Any = None, features: Any = None
     ) -> "NoiseTransition":
-        """Estimates T from labels (n, q) and losses, probabilities or features (n, d); `y` is not used."""
+        """This estimator, with T of labels (n, q) and losses, probabilities or features (n, d); `y` is not used."""
         checked = as_labels(labels, coding=self.coding)
         options = {name: value for name, value in self.get_params().items() if name != "coding"}
         self.estimate_ = estimate(checked, losses=losses, probs=probs, features=features, **options)
@@ -53,32 +49,31 @@ class NoiseTransition(BaseEstimator):
         return self
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class LabelAuditor(BaseEstimator):
-    """Which labels of a multi-label data set are wrong (see `mlt_jax.audit`).
+    """Which labels of a multi-label data set are wrong (see `mlt_jax.audit_labels`).
 
-    Parameters: threshold, above which P(wrong) makes a label an issue; method, assume, seed, coding as in
-    `audit_labels`. After `fit(X, y)`, with features (n, d) and labels (n, q):
-      wrong_: (n, q), P(label is wrong);  issues_: see `find_label_issues`;  clean_labels_: (n, q) with issues flipped;
-      transition_: (q, 2, 2), `T[j, clean, noisy]`;  audit_: the whole `Audit`;  n_features_in_: d.
+    Args:
+      threshold: above which P(wrong) makes a label an issue.
+      method, assume, seed, coding: as in `audit_labels`.
+
+    Attributes:
+      wrong_: (n, q), P(label is wrong).
+      issues_: see `find_label_issues`.
+      clean_labels_: (n, q), the labels with issues flipped.
+      transition_: (q, 2, 2), `T[j, clean, noisy]`.
+      audit_: the whole `Audit`.
+      n_features_in_: d, or q where only probs were given.
     """
 
-    def __init__(
-        self,
-        *,
-        threshold: float = 0.5,
-        method: str = "auto",
-        assume: str = "general",
-        seed: int = 0,
-        coding: str = "01",
-    ) -> None:
-        self.threshold = threshold
-        self.method = method
-        self.assume = assume
-        self.seed = seed
-        self.coding = coding
+    threshold: float = 0.5
+    method: str = "auto"
+    assume: str = "general"
+    seed: int = 0
+    coding: str = "01"
 
     def fit(self, X: Any, y: Any, *, probs: Any = None) -> "LabelAuditor":
-        """Audits labels y (n, q) by features X (n, d), or by out-of-sample probs (n, q) where X is None."""
+        """This estimator, with labels y (n, q) audited by features X (n, d), or by out-of-sample probs (n, q)."""
         options = {name: value for name, value in self.get_params().items() if name != "threshold"}
         self.audit_ = audit_labels(y, features=X, probs=probs, **options)
         self.wrong_, self.transition_ = self.audit_.wrong, np.asarray(self.audit_.found.T)

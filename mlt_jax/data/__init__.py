@@ -17,27 +17,6 @@ from mlt_jax.data.tfds import BUILDERS, load_tfds
 from mlt_jax.data.transforms import augment, warp
 from mlt_jax.data.voc import load_voc
 
-__all__ = [
-    "DEFAULT_SPLITS",
-    "ArrayImages",
-    "Batch",
-    "Dataset",
-    "Files",
-    "ImageError",
-    "augment",
-    "batches",
-    "load",
-    "load_coco",
-    "load_digits_scenes",
-    "load_features",
-    "load_folder",
-    "load_tfds",
-    "load_voc",
-    "num_batches",
-    "read_image",
-    "warp",
-]
-
 # What the paper trains on and tests on. VOC2012's own test labels are not public.
 DEFAULT_SPLITS = {
     "digits": ("train", "test"),
@@ -60,16 +39,17 @@ def load(
     labels: str | Path | None = None,
     seed: int = 0,
 ) -> Dataset:
-    """A data set by name: "digits", "voc2007", "voc2012", "coco", "folder" (images with a CSV file of labels) or
-    "features" (SPLIT.npz with `features` and `labels`).
+    """A data set by name.
 
-    split: the name of a split, by default the one the paper trains on; "voc2007/test" is a split of another data set.
-    data_dir: where the data is: the folder with VOCdevkit, with COCO's annotations and images, or with SPLIT.csv or
-      SPLIT.npz.
-    source: "files", or "tfds" for VOC and COCO through TensorFlow Datasets (then `data_dir` is that of TFDS).
-    features: an npz of precomputed features to use in place of images, with the labels in it or in the npz `labels`;
-      or a folder with DATASET_features.npz and DATASET_labels.npz. See `load_features`.
-    seed: of the scenes of "digits".
+    Args:
+      dataset: "digits", "voc2007", "voc2012", "coco", "folder" (images with a CSV file of labels) or "features"
+        (SPLIT.npz with `features` and `labels`).
+      split: by default the one the paper trains on; "voc2007/test" is a split of another data set.
+      data_dir: the folder with VOCdevkit, with COCO's annotations and images, or with SPLIT.csv or SPLIT.npz.
+      source: "files", or "tfds" for VOC and COCO through TensorFlow Datasets (then `data_dir` is that of TFDS).
+      features: an npz of precomputed features to use in place of images, with the labels in it or in the npz `labels`;
+        or a folder with DATASET_features.npz and DATASET_labels.npz. See `load_features`.
+      seed: of the scenes of "digits".
     """
     if dataset not in DEFAULT_SPLITS:
         raise ValueError(f"dataset: {dataset!r} is unknown; pass {', '.join(map(repr, DEFAULT_SPLITS))}")
@@ -95,9 +75,9 @@ def load(
         )
     if dataset == "coco":
         return load_coco(data_dir, split)
-    return (
-        load_folder(data_dir, split) if dataset == "folder" else load_voc(data_dir, dataset.removeprefix("voc"), split)
-    )
+    if dataset == "folder":
+        return load_folder(data_dir, split)
+    return load_voc(data_dir, dataset.removeprefix("voc"), split)
 
 
 def _load_features(dataset: str, split: str, features: Path, labels: str | Path | None) -> Dataset:

@@ -20,9 +20,7 @@ class Dataset(NamedTuple):
     ids: tuple[str, ...]  # n example names, all different
     classes: tuple[str, ...]  # q class names
     labels: UInt8[np.ndarray, "n q"]  # 0/1; what VOC marks as only difficult is 1
-    ignore: Bool[np.ndarray, "n q"] | None = (
-        None  # cells that AP skips (VOC: only difficult); None where there are none
-    )
+    ignore: Bool[np.ndarray, "n q"] | None = None  # cells that AP skips (VOC: only difficult), if there are any
     image: Callable[[int], Pixels] | None = None  # decoded RGB image of an example; None for a feature set
     features: Float[np.ndarray, "n ..."] | None = None  # (n, d), or (n, h, w, d) maps; None for an image set
 
@@ -87,7 +85,7 @@ def _taken(image: Callable[[int], Pixels], rows: Int[np.ndarray, " m"]) -> Calla
 
 
 def read_image(file: Path | bytes, name: Path | str) -> Pixels:
-    """The decoded RGB image of a file or of its bytes; ImageError with `name` in it where that is not possible."""
+    """The decoded RGB image of a file or of its bytes; raises ImageError with `name` in it where it cannot be read."""
     try:
         with Image.open(BytesIO(file) if isinstance(file, bytes) else file) as image:
             return np.asarray(image.convert("RGB"))
@@ -97,6 +95,6 @@ def read_image(file: Path | bytes, name: Path | str) -> Pixels:
 
 
 def check_split(split: str, splits: Sequence[str], where: str) -> None:
-    """ValueError that lists the splits there are, unless `split` is one of them."""
+    """Raises a ValueError that lists the splits of data set `where`, unless `split` is one of them."""
     if split not in splits:
         raise ValueError(f"split: {split!r} is unknown; {where} has {', '.join(map(repr, splits)) or 'none'}")

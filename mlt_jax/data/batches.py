@@ -34,15 +34,18 @@ def batches(
 ) -> Iterator[Batch]:
     """One epoch of batches; `inputs` are uint8 (b, size, size, 3) images, or float32 features.
 
-    batch_size: rows of a global batch, over all processes.
-    train: shuffle by (seed, epoch), crop and flip by (seed, epoch, example), drop a last partial batch. Otherwise the
-      examples come in order, warped, and the last batch is filled with copies of its last row, of weight 0.
-    size: side of the images; by default 224, or that of images in memory, which are never cropped or flipped.
-    workers: decoding threads (default: one per core); prefetch: batches decoded ahead.
-    start: first batch, to go on in the middle of an epoch; those before it are not decoded.
-    shard: (k, m) gives process k of m its rows of every global batch, batch_size / m of them.
-    on_error: what an unreadable image does: "raise" ImageError with its name, or "skip", which gives its row weight 0
-      (black, with its own labels and index) and warns at the end of the epoch, with the count and the names.
+    Args:
+      batch_size: rows of a global batch, over all processes.
+      epoch, seed: what the shuffling, crops and flips are drawn from.
+      train: shuffle, crop and flip, drop a last partial batch. Otherwise the examples come in order, warped, and the
+        last batch is filled with copies of its last row, of weight 0.
+      size: side of the images; by default 224, or that of images in memory, which are never cropped or flipped.
+      workers: decoding threads; by default one per core.
+      prefetch: batches decoded ahead.
+      start: first batch, to go on in the middle of an epoch; those before it are not decoded.
+      shard: (k, m) gives process k of m its rows of every global batch, batch_size / m of them.
+      on_error: what an unreadable image does: "raise" ImageError with its name, or "skip", which gives its row weight 0
+        (black, with its own labels and index) and warns at the end of the epoch, with the count and the names.
     """
     n = len(data.ids)
     k, m = shard

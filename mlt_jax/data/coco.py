@@ -13,9 +13,13 @@ SPLITS = ("train", "val")
 def load_coco(root: str | Path, split: str, *, year: str | int = 2014) -> Dataset:
     """COCO with one label per class of which the image has an annotated object; in 2014, 82,081 / 40,137 examples.
 
-    root: the folder with `annotations/instances_train2014.json` and so on, and with the image folders `train2014` and
-    `val2014` (or `images/train2014`). Classes are in alphabetical order, images in that of their names; an image
-    without annotation is left out, crowds count.
+    Classes are in alphabetical order, images in that of their names. Images without annotation are left out; objects
+    marked as crowds count.
+
+    Args:
+      root: the folder with `annotations/instances_train2014.json` and so on, and with the image folders `train2014` and
+        `val2014` (or `images/train2014`).
+      split: "train" or "val".
     """
     check_split(split, SPLITS, "COCO")
     root, part = Path(root).expanduser(), f"{split}{year}"

@@ -1,4 +1,4 @@
-"""A small multi-label image set made on the spot: scenes of handwritten digits, of which some like company."""
+"""A small multi-label image set made on the spot: scenes of handwritten digits, with correlated labels."""
 
 import numpy as np
 from jaxtyping import Float, UInt8
@@ -8,7 +8,7 @@ from sklearn.datasets import load_digits
 from mlt_jax.data.base import ArrayImages, Dataset, check_split
 
 SPLITS = {"train": 6000, "test": 2000}
-# Each type of scene has its own digits; neighbouring types share one, so that every digit has friends and strangers.
+# Each type of scene has its own digits; neighbouring types share one, so that every digit is correlated with some.
 SCENES = ((0, 1, 2), (2, 3, 4), (4, 5, 6), (6, 7, 8), (8, 9, 0))
 OWN, OTHER = 0.7, 0.08  # probability that a scene shows one of its own digits, and any other
 GRID = 3  # cells a side; each holds at most one digit
@@ -17,10 +17,10 @@ GRID = 3  # cells a side; each holds at most one digit
 def load_digits_scenes(split: str = "train", *, n: int | None = None, seed: int = 0, size: int = 24) -> Dataset:
     """n scenes of size x size pixels (grey, as RGB) with the labels "0" to "9": which digits are in them.
 
-    One of five scene types is drawn, then each digit on its own given the type, then a place in a 3 x 3 grid, a
-    handwriting and a brightness for each. So digits of one type seek each other's company and the rest keep
-    apart, which is what the estimator lives on. Train (6,000 scenes by default) and test (2,000) are made of different
-    handwritten digits of scikit-learn. The same (split, n, seed, size) gives the same bytes.
+    One of five scene types is drawn, then each digit independently given the type, then a place in a 3 x 3 grid, a
+    handwriting and a brightness for each. So digits of one type occur together and others rarely do: correlations that
+    the estimator needs. Train (6,000 scenes by default) and test (2,000) are made of different handwritten digits of
+    scikit-learn. The same (split, n, seed, size) gives the same bytes.
     """
     check_split(split, tuple(SPLITS), "digits")
     if not 24 <= size <= 256:
@@ -48,10 +48,7 @@ def digit_pool(split: str) -> list[Float[np.ndarray, "_ 8 8"]]:
     """The handwritten digits a split is made of, by digit, with values 0 to 255: three in four for train."""
     bunch = load_digits()
     pools = [bunch.images[bunch.target == digit] * (255 / 16) for digit in range(10)]
-    return [
-        images[np.arange(len(images)) % 4 == 3] if split == "test" else images[np.arange(len(images)) % 4 != 3]
-        for images in pools
-    ]
+    return [images[(np.arange(len(images)) % 4 == 3) == (split == "test")] for images in pools]
 
 
 def _sample_labels(n: int, rng: np.random.Generator) -> UInt8[np.ndarray, "n 10"]:

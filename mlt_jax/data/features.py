@@ -11,18 +11,16 @@ from mlt_jax.labels import as_labels
 
 
 def load_features(
-    features_path: str | Path,
-    *,
-    labels_path: str | Path | None = None,
-    split: str | None = None,
-    coding: str = "01",
+    features_path: str | Path, *, labels_path: str | Path | None = None, split: str | None = None, coding: str = "01"
 ) -> Dataset:
     """The examples of an npz with `features` (n, d), and their labels.
 
-    Without `labels_path` the same npz has `labels` (n, q), and may have `names` (n,) and `classes` (q,). With it, that
-    npz has the labels under the name of the `split` (or `labels`), with `SPLIT_names` (or `names`) beside; rows are
-    matched by name and keep the order of the features; names that only one of the two has are left out.
-    coding: "01", "pm1" or "voc" (1 present, 0 only difficult: present, but AP skips it, -1 absent).
+    Args:
+      features_path: the npz. Without `labels_path` it also has `labels` (n, q), and may have `names` and `classes`.
+      labels_path: an npz with the labels under the name of the `split` (or `labels`) and with `SPLIT_names` (or
+        `names`). Rows are matched by name and keep the order of the features; unmatched rows are left out.
+      split: which labels to take.
+      coding: "01", "pm1" or "voc" (1 present, 0 only difficult: present, but AP skips it, -1 absent).
     """
     archive = _open(features_path, "features")
     features = _get(archive, features_path, "features")
@@ -42,14 +40,8 @@ def load_features(
     checked = as_labels(values, coding=coding, classes=list(map(str, classes)), name=f"{path}: {key}")
     ignore = decode_voc(values.astype(np.int8))[1] if coding == "voc" else None
     ids = tuple(map(str, range(len(features)) if names is None else names))
-    return Dataset(
-        f"{Path(features_path).stem}/{split or 'all'}",
-        ids,
-        tuple(map(str, classes)),
-        checked.values.astype(np.uint8),
-        ignore,
-        features=np.asarray(features, np.float32),
-    )
+    name, features = f"{Path(features_path).stem}/{split or 'all'}", np.asarray(features, np.float32)
+    return Dataset(name, ids, tuple(map(str, classes)), checked.values.astype(np.uint8), ignore, features=features)
 
 
 def _open(path: str | Path, what: str) -> dict[str, np.ndarray]:

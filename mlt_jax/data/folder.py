@@ -10,7 +10,7 @@ from mlt_jax.data.base import Dataset, Files
 
 
 def load_folder(root: str | Path, split: str) -> Dataset:
-    """The images that `root`/`split`.csv lists, with their labels. Paths in it are relative to `root`.
+    """The images that `root`/`split`.csv lists, with their labels; paths in it are relative to `root`.
 
     The first column is `image`. Then either one 0/1 column per class, named in the header, or one column `labels` with
     the names of the classes present, separated by `;`. In the second form the classes are those of all such CSV files

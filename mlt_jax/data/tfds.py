@@ -19,11 +19,12 @@ _SPLITS = {"train": "train", "val": "validation", "trainval": "train+validation"
 def load_tfds(name: str, split: str, *, data_dir: str | Path | None = None) -> Dataset:
     """A split of "voc/2007", "voc/2012" or "coco/2014", equal to what `load_voc` and `load_coco` give for it.
 
-    data_dir: where TFDS keeps its data (default: $TFDS_DATA_DIR, else ~/tensorflow_datasets). What is not there yet is
-    downloaded and prepared as array records, which needs the `[tfds]` extra. One pass
-    over the split reads the labels.
-    split: "train", "val", "trainval" or "test" for VOC (VOC2012's test has no labels), "train" or "val" for COCO.
-    Examples are in the order of their file names.
+    Examples are in the order of their file names. One pass over the split reads the labels.
+
+    Args:
+      split: "train", "val", "trainval" or "test" for VOC (VOC2012's test has no labels), "train" or "val" for COCO.
+      data_dir: where TFDS keeps its data (default: $TFDS_DATA_DIR, else ~/tensorflow_datasets). What is not there yet
+        is downloaded and prepared as array records, which needs the `[tfds]` extra.
     """
     if name not in BUILDERS.values():
         raise ValueError(f"name: {name!r} is unknown; pass {', '.join(map(repr, BUILDERS.values()))}")
@@ -66,12 +67,11 @@ def _facts(record: dict[str, Any], name: str) -> tuple[str, tuple[int, ...], tup
 
 def _open(name: str, split: str, data_dir: str | Path | None) -> tuple[Sequence[Any], list[str]]:
     """(records with images still encoded, class names in the order of their numbers), prepared first where needed."""
-    import tensorflow_datasets as tfds  # takes a second, which nobody else should wait for
+    import tensorflow_datasets as tfds  # takes a second, so only where it is needed
 
     builder = _prepared(name, data_dir)
-    label = (
-        builder.info.features["labels"].feature if name.startswith("voc") else builder.info.features["objects"]["label"]
-    )
+    features = builder.info.features
+    label = features["labels"].feature if name.startswith("voc") else features["objects"]["label"]
     source = builder.as_data_source(_SPLITS[split], decoders={"image": tfds.decode.SkipDecoding()})
     return source, label.names
 

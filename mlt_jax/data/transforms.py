@@ -1,4 +1,4 @@
-"""What is done to an image before the network: the released code's training crop, and its evaluation warp."""
+"""Images as the network takes them: the released code's random training crop, and its evaluation warp."""
 
 from typing import NamedTuple
 
@@ -34,8 +34,8 @@ def warp(image: Pixels, size: int) -> Square:
 def sample_crop(height: int, width: int, size: int, rng: np.random.Generator) -> Crop:
     """A random part of a height x width image: multi-scale crop and horizontal flip of the released code.
 
-    Its sides are two of the scales of the image's shorter side, at most two scales apart, its place is one of 13.
-    A side within 2 pixels of `size` becomes `size` (where the image is that large), so that nothing is resampled.
+    Its sides are the image's shorter side times two of `SCALES`, at most two scales apart; its place is one of 13.
+    A side within 2 pixels of `size` becomes `size` (where the image is that large), so that it is not resampled.
     """
     short = min(height, width)
     sides = [int(short * scale) for scale in SCALES]
@@ -44,13 +44,8 @@ def sample_crop(height: int, width: int, size: int, rng: np.random.Generator) ->
     i, j = pairs[rng.integers(len(pairs))]
     x, y = OFFSETS[rng.integers(len(OFFSETS))]
     crop_width, crop_height = sides[i], sides[j]
-    return Crop(
-        x * ((width - crop_width) // 4),
-        y * ((height - crop_height) // 4),
-        crop_width,
-        crop_height,
-        bool(rng.integers(2)),
-    )
+    left, top = x * ((width - crop_width) // 4), y * ((height - crop_height) // 4)
+    return Crop(left, top, crop_width, crop_height, bool(rng.integers(2)))
 
 
 def augment(image: Pixels, size: int, *, seed: int, epoch: int, index: int) -> Square:

@@ -14,19 +14,19 @@ CLASSES = (
 )
 # fmt: on
 SPLITS = ("train", "val", "trainval", "test")
-ARCHIVES = {
-    "2007": "VOCtrainval_06-Nov-2007.tar and VOCtest_06-Nov-2007.tar",
-    "2012": "VOCtrainval_11-May-2012.tar",
-}
+ARCHIVES = {"2007": "VOCtrainval_06-Nov-2007.tar and VOCtest_06-Nov-2007.tar", "2012": "VOCtrainval_11-May-2012.tar"}
 _SITE = "http://host.robots.ox.ac.uk/pascal/VOC/"
 
 
 def load_voc(root: str | Path, year: str | int, split: str) -> Dataset:
     """VOC2007 or VOC2012 (or another year) with the image-level labels of ImageSets/Main.
 
-    root: the folder that holds VOCdevkit, or VOCdevkit itself. split: "train", "val", "trainval" or "test".
     A class that an image shows only as "difficult" objects (0 in ImageSets) counts as present, and its cell is in
     `ignore`: AP skips it.
+
+    Args:
+      root: the folder that holds VOCdevkit, or VOCdevkit itself.
+      split: "train", "val", "trainval" or "test".
     """
     check_split(split, SPLITS, "VOC")
     folder = _find(Path(root).expanduser(), str(year))

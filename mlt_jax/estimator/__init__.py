@@ -11,23 +11,3 @@ from mlt_jax.estimator.selection import losses_from_probs, select_clean
 from mlt_jax.estimator.solve import AGGREGATES, estimate_from_tables
 from mlt_jax.estimator.uncertainty import bootstrap
 from mlt_jax.transition import Status, TransitionEstimate
-
-__all__ = [
-    "AGGREGATES",
-    "Status",
-    "Tables",
-    "TransitionEstimate",
-    "bootstrap",
-    "count",
-    "cross_val_logits",
-    "dual_t",
-    "estimate",
-    "estimate_all",
-    "estimate_from_scores",
-    "estimate_from_tables",
-    "estimate_pair",
-    "losses_from_probs",
-    "noisy_sides",
-    "select_clean",
-    "t_estimator",
-]

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, PRNGKeyArray, Shaped
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from mlt_jax.models import pretrained as _pretrained
 from mlt_jax.models.agcn import AGCN
@@ -19,8 +19,6 @@ from mlt_jax.models.resnet import SHAPES, Head, How, ResNet
 from mlt_jax.models.wsic import WSIC
 
 __all__ = ["CAFFE", "HEADS", "IMAGENET", "Model", "Preprocess", "build", "names"]
-
-_Images = Shaped[Array | np.ndarray, "b h w 3"]
 
 names = (*SHAPES, "linear")
 # What can follow a backbone, or stand alone on its features: name -> module(features, num_classes, rngs=...).
@@ -45,6 +43,7 @@ def build(
     Args:
       name: one of `names`: "resnet18", "resnet34", "resnet50", "small" (scenes of 32 to 64 px), or "linear", which
         takes features (b, d), or maps (b, h, w, d) that it averages, instead of images; or another of `HEADS` alone.
+      num_classes: q, the number of logits.
       key: for the random parameters: all, or only the head when the weights were trained for other classes.
       size: pixels of a side of the images, only checked; for "linear" the number of features (2048 if not given).
       pretrained: a weight file (.npz or .safetensors), or the name of a repository of the Hugging Face hub such as
@@ -61,7 +60,8 @@ def build(
     if name in HEADS:
         if pretrained is not None:
             raise ValueError(f"pretrained: {str(pretrained)!r} for name={name!r}; it has no backbone, leave it out")
-        return _head(name, size or 2048, num_classes, rngs)
+        graph, params, stats = _split(HEADS[name](size or 2048, num_classes, rngs=rngs))
+        return Model(params, stats, partial(_apply, graph, jnp.asarray), None, name)
     weights = None if pretrained is None else _pretrained.load(pretrained, SHAPES[name])
     if weights is not None and version not in (None, weights.version):
         raise ValueError(f"version: {version!r}, but the weights of {str(pretrained)!r} are {weights.version}")
@@ -101,31 +101,15 @@ def _split(net: nnx.Module) -> tuple[Any, PyTree, PyTree]:
 
 
 def _apply(
-    graph: Any, preprocess: Preprocess, params: PyTree, stats: PyTree, images: _Images, train: bool
+    graph: Any, preprocess: Any, params: PyTree, stats: PyTree, inputs: Array | np.ndarray, train: bool
 ) -> tuple[Any, PyTree]:
     net = nnx.merge(graph, params, stats)
-    logits = net(preprocess(images), train=train)
-    return logits, nnx.to_pure_dict(nnx.state(net, nnx.BatchStat)) if train else stats
+    outputs = net(preprocess(inputs), train=train)
+    return outputs, nnx.to_pure_dict(nnx.state(net, nnx.BatchStat)) if train else stats
 
 
 def _features(
-    graph: Any,
-    preprocess: Preprocess,
-    params: PyTree,
-    stats: PyTree,
-    images: _Images,
-    maps: bool = False,
+    graph: Any, preprocess: Preprocess, params: PyTree, stats: PyTree, images: Array | np.ndarray, maps: bool = False
 ) -> Float[Array, "b d"] | Float[Array, "b i j d"]:
     found = nnx.merge(graph, params, stats).maps(preprocess(images), train=False)
     return found.astype(jnp.float32) if maps else mean_pool(found)
-
-
-def _head(name: str, features: int, num_classes: int, rngs: nnx.Rngs) -> Model:
-    graph, params, stats = _split(HEADS[name](features, num_classes, rngs=rngs))
-
-    def apply(params: PyTree, stats: PyTree, inputs: Array | np.ndarray, train: bool) -> tuple[Any, PyTree]:
-        net = nnx.merge(graph, params, stats)
-        outputs = net(jnp.asarray(inputs), train=train)
-        return outputs, nnx.to_pure_dict(nnx.state(net, nnx.BatchStat)) if train else stats
-
-    return Model(params, stats, apply, None, name)

@@ -1,4 +1,4 @@
-"""AGCN, that is ADD-GCN (Ye et al. 2020): class vectors read off the maps, mixed by a fixed and a dynamic graph."""
+"""AGCN, that is ADD-GCN (Ye et al. 2020): class vectors pooled from the maps, mixed by a static and a dynamic graph."""
 
 import jax
 import jax.numpy as jnp
@@ -45,11 +45,11 @@ class AGCN(nnx.Module):
         return (jnp.max(maps, axis=1) + second) / 2
 
     def class_vectors(self, rows: Float[Array, "b p d"], maps: Float[Array, "b p q"]) -> Float[Array, "b q h"]:
-        """V: what the class looks at, transformed. Summed first: q rows go through the product, not all positions."""
+        """V: features weighted by attention, transformed. Summed first, so that the product has q rows per image."""
         attention = jax.nn.sigmoid(maps)
-        looked_at = jnp.einsum("bpq,bpd->bqd", attention, rows)
+        attended = jnp.einsum("bpq,bpd->bqd", attention, rows)
         share = jnp.sum(attention, axis=1)[:, :, None]
-        return looked_at @ self.transform[...] + share * self.transform_bias[...][None, None]
+        return attended @ self.transform[...] + share * self.transform_bias[...][None, None]
 
     def mix(self, vectors: Float[Array, "b q h"], *, train: bool) -> Float[Array, "b q h"]:
         """Z: the vectors after the static and the dynamic graph."""

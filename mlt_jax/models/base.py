@@ -1,4 +1,4 @@
-"""A network as pure functions of its parameters, and what is done to pixels before it."""
+"""A network as pure functions of its parameters, and the preprocessing of its pixels."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -33,7 +33,7 @@ CAFFE = Preprocess("bgr", 1.0, (103.939, 116.779, 123.68), (1.0, 1.0, 1.0))
 
 
 class Model(NamedTuple):
-    """A network as pure functions, so that training needs to know no NNX."""
+    """A network as pure functions, so that training does not depend on NNX."""
 
     params: PyTree  # nested dict of float32 arrays
     stats: PyTree  # running statistics of batch norm, {} if there are none

@@ -21,11 +21,11 @@ def alone() -> bool:
 
 
 def tune() -> list[str]:
-    """What was set, in words; call it before the first JAX computation of the process.
+    """A description of each setting made; call it before the first JAX computation of the process.
 
     - Convolutions go to Eigen and not to YNNPACK, whose kernel gradients are slow (12 % of a ResNet-50 train step).
-      The flag is experimental and an unknown one ends the process, so it is set for jaxlib 0.10 only; a choice of the
-      user's own in `XLA_FLAGS` stays.
+      The flag is experimental and an unknown one ends the process, so it is set for jaxlib 0.10 only; one that
+      `XLA_FLAGS` has already stays.
     - glibc keeps the memory of a step for the next instead of returning it and faulting it in again (15 %).
     """
     done = []

@@ -1,4 +1,4 @@
-"""CSRA (Zhu & Wu 2021): each class looks at the positions where its own score is high, besides the mean."""
+"""CSRA (Zhu & Wu 2021): besides the mean over positions, each class attends to those where its score is high."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""What the networks compute: convolution, batch norm, pooling; two ways each, with the same numbers.
+"""What the networks compute: convolution, batch norm, pooling; `how` picks one of two implementations of each.
 
 `how="lax"` leaves everything to XLA, which is right on GPU and TPU. `how="matmul"` writes what XLA's CPU backend is
 slow at as matrix products and slices.
@@ -25,7 +25,7 @@ def _wide(x: Array) -> Array:
 def conv(
     x: Float[Array, "b h w c"], kernel: Float[Array, "k k c d"], *, stride: int, how: str
 ) -> Float[Array, "b i j d"]:
-    """Convolution of x, padded by half a kernel on every side."""
+    """Convolution of x, padded by half a kernel on every side; `how` is "lax" or "matmul"."""
     rows, columns = (-(-side // stride) for side in x.shape[1:3])
     if how == "matmul" and (len(kernel) == 1 or rows * columns * kernel[..., 0].size <= UNROLLED):
         patches = _patches(x, len(kernel), stride, rows, columns)
@@ -94,9 +94,9 @@ def batch_norm(
     relu: bool,
     axis_name: str | None,
 ) -> tuple[Float[Array, "b h w c"], Float[Array, "c"], Float[Array, "c"]]:
-    """`normalize` with the statistics of the batch, which follow: mean and (biased) variance, without gradient.
+    """(maps, mean, variance): `normalize` with the (biased) statistics of the batch, which have no gradient.
 
-    The gradient by hand: two sums per channel, then one pass. Under a mapped `axis_name`, all sums go over it.
+    The gradient is written out: two sums per channel, then one pass. Under a mapped `axis_name`, all sums go over it.
     """
     return _batch_norm_forward(x, shortcut, scale, bias, relu, axis_name)[0]
 
@@ -199,5 +199,5 @@ def pooled(x: Float[Array, "b *positions d"]) -> Float[Array, "b d"]:
 def positions(x: Float[Array, "b h w d"]) -> Float[Array, "b p d"]:
     """Maps as one row per position, at least float32."""
     if x.ndim != 4:
-        raise ValueError(f"inputs: shape {x.shape}; pass maps (b, h, w, d): this head looks at positions")
+        raise ValueError(f"inputs: shape {x.shape}; pass maps (b, h, w, d): this head attends to positions")
     return _wide(x).reshape(len(x), -1, x.shape[-1])

@@ -34,7 +34,7 @@ class Weights(NamedTuple):
 
 
 def load(source: str | PathLike[str], shape: Shape) -> Weights:
-    """Weights of a .npz or .safetensors file, or of a repository of the Hugging Face hub, named for a ResNet."""
+    """Weights of a .npz or .safetensors file, or of a repository of the Hugging Face hub, for a ResNet of `shape`."""
     path = Path(source)
     if not path.exists():
         if path.suffix in (".npz", ".safetensors"):
@@ -52,10 +52,10 @@ def load(source: str | PathLike[str], shape: Shape) -> Weights:
 
 
 def save(path: Path, name: str, params: PyTree, stats: PyTree, preprocess: Preprocess | None) -> Path:
-    """The file written, in the family that the preprocessing belongs to, so that `load` takes it back.
+    """The file written, in the family that the preprocessing belongs to, so that `load` can read it.
 
     ResNets get torchvision's names (.safetensors), or ours (.npz) where they began as v1; a linear head is an .npz of
-    `head.kernel` (d, q) and `head.bias` (q,). path: without suffix.
+    `head.kernel` (d, q) and `head.bias` (q,). `path` has no suffix.
     """
     linear = name == "linear"
     path = path.with_suffix(".npz" if linear or preprocess == CAFFE else ".safetensors")
@@ -75,11 +75,11 @@ def save(path: Path, name: str, params: PyTree, stats: PyTree, preprocess: Prepr
 def fill(params: PyTree, stats: PyTree, weights: Weights) -> tuple[PyTree, PyTree]:
     """Both trees with the weights in place; the head stays as it is where the weights have another."""
     arrays = dict(weights.arrays)
-    flat = {True: flatten_dict(params, sep="."), False: flatten_dict(stats, sep=".")}
-    head = {key: np.asarray(x) for tree in flat.values() for key, x in tree.items() if key.startswith("head.")}
+    trees = [flatten_dict(params, sep="."), flatten_dict(stats, sep=".")]
+    head = {key: np.asarray(x) for tree in trees for key, x in tree.items() if key.startswith("head.")}
     if any(key not in arrays or arrays[key].shape != x.shape for key, x in head.items()):
         arrays = {key: x for key, x in arrays.items() if not key.startswith("head.")} | head
-    wanted = {key: value.shape for tree in flat.values() for key, value in tree.items()}
+    wanted = {key: value.shape for tree in trees for key, value in tree.items()}
     missing, unknown = sorted(wanted.keys() - arrays.keys()), sorted(arrays.keys() - wanted.keys())
     if missing or unknown:
         raise ValueError(
@@ -90,7 +90,7 @@ def fill(params: PyTree, stats: PyTree, weights: Weights) -> tuple[PyTree, PyTre
     if wrong:
         found = f"{wrong[0]} is {arrays[wrong[0]].shape}, this network has {wanted[wrong[0]]}"
         raise ValueError(f"pretrained: {weights.source!r} is of another network: {found}; pass the matching name")
-    filled = [{key: jnp.asarray(arrays[key], jnp.float32) for key in flat[which]} for which in (True, False)]
+    filled = [{key: jnp.asarray(arrays[key], jnp.float32) for key in tree} for tree in trees]
     return unflatten_dict(filled[0], sep="."), unflatten_dict(filled[1], sep=".")
 
 
@@ -113,7 +113,7 @@ def from_torchvision(tensors: dict[str, np.ndarray], shape: Shape) -> dict[str, 
 
 
 def to_torchvision(params: PyTree, stats: PyTree, shape: Shape) -> dict[str, np.ndarray]:
-    """Tensors by torchvision's names, for `safetensors.numpy.save_file`: the way back."""
+    """Tensors by torchvision's names, for `safetensors.numpy.save_file`: the inverse of `from_torchvision`."""
     arrays = flatten_dict(params, sep=".") | flatten_dict(stats, sep=".")
     return {name: _turn(np.asarray(arrays[path]), back=True) for name, path in torchvision_names(shape).items()}
 

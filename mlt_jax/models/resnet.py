@@ -78,7 +78,7 @@ class BatchNorm(nnx.Module):
     def __call__(
         self, x: Float[Array, "b h w c"], shortcut: Float[Array, "b h w c"] | None, *, relu: bool, train: bool
     ) -> Float[Array, "b h w c"]:
-        """The normalised maps plus the shortcut; in training the running statistics move."""
+        """The normalised maps plus the shortcut; in training the running statistics are updated."""
         scale, bias = self.scale[...], self.bias[...]
         if not train:
             return layers.normalize(x, shortcut, self.mean[...], self.var[...], scale, bias, relu=relu)
@@ -125,15 +125,15 @@ class Block(nnx.Module):
 
     def __call__(self, x: Float[Array, "b h w c"], *, train: bool) -> Float[Array, "b i j d"]:
         """`relu(units(x) + shortcut(x))`."""
-        aside = x if self.shortcut is None else self.shortcut(x, relu=False, train=train)
+        shortcut = x if self.shortcut is None else self.shortcut(x, relu=False, train=train)
         x = self.unit1(x, train=train)
         if not self.bottleneck:
-            return self.unit2(x, aside, train=train)
-        return self.unit3(self.unit2(x, train=train), aside, train=train)
+            return self.unit2(x, shortcut, train=train)
+        return self.unit3(self.unit2(x, train=train), shortcut, train=train)
 
 
 class ResNet(nnx.Module):
-    """Stem, stages of blocks, and a head of the last maps: by default linear, of their mean over positions."""
+    """Stem, stages of blocks, and a head on the last maps: by default linear, on their mean over positions."""
 
     def __init__(
         self, shape: Shape, *, num_classes: int, version: str, how: How, rngs: nnx.Rngs, head: Callable | None = None

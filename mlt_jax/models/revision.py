@@ -23,6 +23,6 @@ def with_delta(model: Model, *, num_classes: int) -> Model:
 
 
 def make_revision(learning_rate: float, *, clip: float, noise_rate: float) -> optax.GradientTransformation:
-    """Adam, for `delta` at a tenth of the learning rate; `noise_rate` is not used."""
+    """Adam, for `delta` at a tenth of the learning rate; `noise_rate`, which all update rules get, is not used."""
     rates = {"net": optax.adam(learning_rate), "delta": optax.adam(DELTA_RATE * learning_rate)}
     return optax.chain(optax.clip_by_global_norm(clip), optax.partition(rates, {"net": "net", "delta": "delta"}))

@@ -1,4 +1,4 @@
-"""WSIC (Hu et al. 2019): a net for the clean label and a residual net that turns its logit into the noisy label's."""
+"""WSIC (Hu et al. 2019): a net for the clean label's logit and one for its difference to the noisy label's."""
 
 import jax.numpy as jnp
 from flax import nnx
@@ -9,7 +9,7 @@ from mlt_jax.models.resnet import dense
 
 
 class WSIC(nnx.Module):
-    """Two linear nets on the shared features: h, which predicts, and r; in training both h and h + r are judged."""
+    """Two linear nets on the shared features: h, which predicts, and r; in training both h and h + r have a loss."""
 
     def __init__(self, features: int, num_classes: int, *, rngs: nnx.Rngs):
         self.kernel, self.bias = dense(features, num_classes, rngs=rngs), nnx.Param(jnp.zeros(num_classes))

@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Key, Shaped
 
 from mlt_jax.labels import check_binary
-from mlt_jax.transition import as_transition
+from mlt_jax.transition import as_matrices, as_transition
 
 # The eight (rho_neg, rho_pos) of the paper's estimation tables: MLML, PML, ULF, ALF, two rates each.
 _ONE_RATE = ((0.0, 0.2), (0.0, 0.6), (0.2, 0.0), (0.6, 0.0), (0.1, 0.1), (0.2, 0.2))
@@ -34,8 +34,9 @@ PMD_TYPES: dict[str, Callable[[Array], Array]] = {
 def transition(rho_neg: ArrayLike, rho_pos: ArrayLike, num_classes: int | None = None) -> Float[Array, "q 2 2"]:
     """Transition matrices `[[1 - rho_neg, rho_neg], [rho_pos, 1 - rho_pos]]` per class.
 
-    rho_neg, rho_pos: scalar or (q,); a scalar holds for every class (two scalars without `num_classes`: q = 1).
-    The rates must satisfy the paper's Assumption 1 (label assum1), `rho_neg + rho_pos < 1`.
+    Args:
+      rho_neg, rho_pos: scalar or (q,), with `rho_neg + rho_pos < 1`, the paper's Assumption 1 (label assum1).
+      num_classes: for how many classes two scalars hold; by default for one.
     """
     rates = [np.asarray(rate, float) for rate in (rho_neg, rho_pos)]
     for name, rate in zip(("rho_neg", "rho_pos"), rates, strict=True):
@@ -59,11 +60,15 @@ def transition(rho_neg: ArrayLike, rho_pos: ArrayLike, num_classes: int | None =
 def named_transition(
     kind: str, rate: ArrayLike, num_classes: int, *, labels_per_example: float | None = None
 ) -> Float[Array, "q 2 2"]:
-    """Transition matrices of one of the paper's noise types: "mlml", "pml", "ulf" or "alf".
+    """Transition matrices of one of the paper's noise types.
 
-    (rho_neg, rho_pos) is (0, rate), (rate, 0), (rate, rate), or (n_a / (q - n_a) * rate, rate): as many false labels
-    as missing ones, with n_a = `labels_per_example`, which only "alf" reads. n_a = 1.5 does not give the ALF rates that
-    the paper prints for VOC (0.016 and 0.032 against 0.017 and 0.034): for those use `transition(*SETTINGS[...][k])`.
+    n_a = 1.5 does not give the ALF rates that the paper prints for VOC (0.016 and 0.032 against 0.017 and 0.034): for
+    those use `transition(*SETTINGS[...][k])`.
+
+    Args:
+      kind: "mlml", (rho_neg, rho_pos) = (0, rate); "pml", (rate, 0); "ulf", (rate, rate); or "alf",
+        (n_a / (q - n_a) * rate, rate): as many false labels as missing ones.
+      labels_per_example: n_a, the mean number of labels; only "alf" reads it.
     """
     kind = kind.lower()
     if kind not in ("mlml", "pml", "ulf", "alf"):
@@ -104,8 +109,8 @@ def corrupt_pairwise(
     """Noisy labels, (n, q): with probability `rate`, present class u is mistaken for `pairs[u]`, if that is absent.
 
     u is switched off and its pair on. The default pair is the next class, `(u + 1) % q`.
-    All mistakes are decided from the clean labels, at once: whether the pair is absent is read there, so a mistake
-    neither makes room for another nor starts one, and in a chain u -> v -> w with u and v present only v can move.
+    All mistakes are drawn from the clean labels, at once: whether the pair is absent is read there, so no mistake
+    depends on another, and in a chain u -> v -> w with u and v present only v can move.
     When two classes of an example are mistaken for the same v, both go off and v comes on once.
     """
     labels = check_binary("labels", labels)
@@ -163,13 +168,16 @@ def corrupt_pmd(
 ) -> Shaped[Array, "n q"]:
     """Noisy labels, (n, q), under polynomial-margin-diminishing noise of type 1, 2 or 3 (or "I", "II", "III").
 
-    posteriors: (n, q) clean `P(class present | example)`. Present class u goes off and s, the example's most probable
-    absent class, comes on, with probability `min(1, factor * tau(margin))` (`PMD_TYPES`), margin = eta_u - eta_s.
-    The margin is clipped to [0, 1]: the definition takes u as the most likely class, so that it is never negative;
-    where an annotator's class is *less* likely than an absent one, it is confused as readily as at a tie.
-    The factor is solved so that the mean probability over present labels is `level`; ValueError where it cannot be
-    (a label with tau = 0, or in an example with no absent class, never flips). Several u of one example share s: all
-    that flip go off, s comes on once. Not for jit: the checks and the solution read values.
+    Present class u goes off and s, the example's most probable absent class, comes on, with probability
+    `min(1, factor * tau(margin))` (`PMD_TYPES`), margin = eta_u - eta_s. The margin is clipped to [0, 1]: the
+    definition takes u as the most likely class, so that it is never negative; where u is *less* likely than s, it is
+    confused as at a tie. Several u of one example share s: all that flip go off, s comes on once. Not for jit: the
+    checks and the solution read values.
+
+    Args:
+      posteriors: (n, q), eta: clean `P(class present | example)`.
+      level: mean flip probability over present labels, for which the factor is solved; ValueError where it cannot be
+        (a label with tau = 0, or in an example with no absent class, never flips).
     """
     present = check_binary("labels", labels).astype(bool)
     flip = jax.random.bernoulli(key, pmd_flip_probabilities(labels, posteriors, kind=kind, level=level))
@@ -213,4 +221,4 @@ def realised_transition(
         jnp.sum(group & (was != now), axis=0).astype(float) / jnp.maximum(group.sum(axis=0), 1).astype(float)
         for group in (~was, was)
     )
-    return jnp.stack([1 - neg, neg, pos, 1 - pos], axis=1).reshape(-1, 2, 2)
+    return as_matrices(jnp.stack([neg, pos], axis=1))

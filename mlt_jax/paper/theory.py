@@ -27,13 +27,13 @@ class CorrelationTable(NamedTuple):
     difference: Float[Array, "q q"]  # first minus second: Assumption 2 says it is not zero
     n0: Int[Array, " q"]  # examples without class j
     n1: Int[Array, " q"]  # examples with class j
-    defined: Bool[Array, " q"]  # False where class j is never, or always, there: what has no examples reads 0
+    defined: Bool[Array, " q"]  # False where class j is never, or always, present: frequencies without examples are 0
 
 
 def correlation_table(labels: _Labels) -> CorrelationTable:
-    """Frequencies that bear on Assumption 2 (label assum2), for all pairs of classes; the paper's validation_coco.
+    """Frequencies that test Assumption 2 (label assum2), for all pairs of classes; the paper's table validation_coco.
 
-    labels: (n, q), 0/1. The diagonal is the class against itself (1 and 0): row i=50 of the paper's table.
+    The diagonal is the class against itself (1 and 0): row i=50 of the paper's table.
     """
     present = check_binary("labels", labels).astype(bool)
     n1 = present.sum(axis=0, dtype=jnp.int32)
@@ -49,10 +49,11 @@ def correlation_table(labels: _Labels) -> CorrelationTable:
 def hoeffding_threshold(n0: ArrayLike, n1: ArrayLike, *, confidence: ArrayLike = 0.95) -> Float[Array, "..."]:
     """Difference of two frequencies, over n0 and over n1 examples, beyond which their probabilities differ.
 
-    Each frequency is within `sqrt(log(4 / alpha) / (2 n))` of its probability but for a chance of alpha / 2 (Hoeffding,
-    both sides), so both are but for alpha = 1 - confidence, and equal probabilities lie within the sum of the two.
+    Each frequency is within `sqrt(log(4 / alpha) / (2 n))` of its probability except with probability alpha / 2
+    (Hoeffding, both sides), so both are except with alpha = 1 - confidence, and equal probabilities give frequencies
+    within the sum of the two.
     For COCO's class 50, "person" (n0 = 36907, n1 = 45174), that is 0.01467: the paper's 0.015, rounded; both mark the
-    same 46 partners. It holds for one pair: to speak of q - 1 pairs together, divide alpha by q - 1. Hoeffding applied
+    same 46 partners. It holds for one pair: for q - 1 pairs together, divide alpha by q - 1. Hoeffding applied
     once to the difference would give `sqrt(log(2 / alpha) / 2 * (1 / n0 + 1 / n1))`, here 0.0095.
     """
     log_term = jnp.log(4 / _risk(confidence)) / 2
@@ -75,10 +76,10 @@ def second_solution_pair(
 ) -> tuple[Float[Array, "2 2"], Float[Array, ""], Float[Array, "2 2"]]:
     """Another valid (T, prior, M) with the same `observed_pair`: Theorem 1, two noisy labels do not identify T.
 
-    The larger rate of T is multiplied by `shrink` in [0, 1): the data never tell how much of it is noise. It is the
-    proof's T1 = A T, M1 = B M with b_- = 0 and a_- = -alpha < 0 (or, for rho_pos, the mirror image). Any T of
-    Assumption 1 with some noise and any M will do: M's rows only mix. The proof's own appeal to Lemma lemma1.5 is not
-    enough: with its a_+ and b_+, A and B are both stochastic only as identity or permutation, so T must have room.
+    The larger rate of T is multiplied by `shrink` in [0, 1): the data do not determine it. It is the proof's T1 = A T,
+    M1 = B M with b_- = 0 and a_- = -alpha < 0 (or, for rho_pos, the mirror image). Any T of Assumption 1 with some
+    noise and any M will do: M's rows only mix. The proof's reference to Lemma lemma1.5 is not enough: with its a_+ and
+    b_+, A and B are both stochastic only as identity or permutation, so some noise in T is needed.
     """
     return _second_solution(_shaped("T", T, 2, 2), jnp.asarray(prior, dtype=float), _shaped("M", M, 2, 2), shrink)
 
@@ -90,7 +91,7 @@ def second_solution_triple(
 
     tables: `P(noisy_i, noisy_k | clean_j)`, not assumed independent: 9 parameters against 7 frequencies. Seen as one
     partner with four values, the partners fall under Theorem 1, and so would any number of them. One of the new tables
-    is a mixture of the old two, hence no product even where both were: Theorem 2 stands. (The paper's proof only
+    is a mixture of the old two, hence no product even where both were, as Theorem 2 needs. (The paper's proof only
     permutes labels, which its own definition of identifiability allows.)
     """
     flat = _shaped("tables", tables, 2, 2, 2).reshape(2, 4)
@@ -156,16 +157,21 @@ def estimation_error_bound(
 ) -> Float[Array, "..."]:
     """Bound on the entrywise L1 error of one class's T that holds with probability `confidence`: Theorem 5.
 
-    sensitivity: C; bias: Delta of Assumption 3; selected_ratio: lambda_1, selected positives over n; num_partners: R.
-    Arguments broadcast. Half the bound is one on |d rho_neg| + |d rho_pos|. What stands of the printed statement:
+    Half the bound is one on |d rho_neg| + |d rho_pos|. What holds of the printed statement:
     - To first order in the frequencies, and under Assumption 4, `8 C Delta` and both tails follow, as printed. The
       variance of a frequency over k selected examples is x (1 - x) / k, at most 1 / (4 lambda_1 n), without the proof's
       further 4; Bernstein needs the centred rates (Lemma 6 writes E[X^2] = Var - E^2), which also lie within 1.
-    - The proof takes the five frequencies as independent. They are not; the final bound puts the largest derivative in
-      the place of all ten, which leaves it room to stand (the tests compare it with simulation).
+    - The proof takes the five frequencies as independent. They are not; the final bound replaces the ten derivatives
+      by the largest, which leaves a margin (the tests compare it with simulation).
     - The R estimates share their examples, so 1 / R is not exact (measured: 2.4 to 3.6 times that variance).
       `num_partners=1` gives what holds for the mean of any R estimates, however dependent.
     - It is loose: tens of times the mean error of one simulated partner (n = 20,000) in the tests.
+
+    Args:
+      sensitivity: C. All arguments broadcast.
+      bias: Delta of Assumption 3.
+      selected_ratio: lambda_1, selected positives over n.
+      num_partners: R.
     """
     C, Delta, size, ratio, R = (
         jnp.asarray(value, dtype=float) for value in (sensitivity, bias, n, selected_ratio, num_partners)
@@ -192,11 +198,15 @@ def generalization_bound(
 ) -> Float[Array, "..."]:
     """Bound on expected minus empirical reweighted risk that holds with probability `confidence`: Theorem 6.
 
-    weight_norms: Frobenius bounds M_1 .. M_d of the layers; input_bound: B; loss_bound: M; lipschitz: L. U, the largest
-    possible weight, comes from T. Lemma 2's proof reaches U times the unweighted complexity and then drops the U, so
-    here it multiplies the complexity term; `as_printed` leaves it out. Even U takes the weight as given: where it moves
-    with the network's output, the slope of weight times loss can pass U (rates (0.0001, 0.2): 2.3 against 1.25), though
-    at all the paper's noise settings it does not.
+    U, the largest possible weight, comes from T. Lemma 2's proof reaches U times the unweighted complexity and then
+    drops the U, so here it multiplies the complexity term. Even U takes the weight as constant: where it depends on the
+    network's output, the slope of weight times loss can exceed U (rates (0.0001, 0.2): 2.3 against 1.25), though at all
+    the paper's noise settings it does not.
+
+    Args:
+      lipschitz, loss_bound, input_bound: L, M and B.
+      weight_norms: Frobenius bounds M_1 .. M_d of the layers.
+      as_printed: leaves U out of the complexity term.
     """
     T = _shaped("T", T, num_classes, 2, 2)
     U = 1 / (1 - jnp.maximum(T[:, 0, 1], T[:, 1, 0])).min()
@@ -204,9 +214,8 @@ def generalization_bound(
     L, M, B = (jnp.asarray(value, dtype=float) for value in (lipschitz, loss_bound, input_bound))
     depth_term = jnp.sqrt(2 * len(norms) * jnp.log(2.0)) + 1
     complexity = 2 * B * num_classes * L * depth_term * norms.prod() / jnp.sqrt(size)
-    return (complexity if as_printed else U * complexity) + U * M * jnp.sqrt(
-        jnp.log(1 / _risk(confidence)) / (2 * size)
-    )
+    deviation = U * M * jnp.sqrt(jnp.log(1 / _risk(confidence)) / (2 * size))
+    return (complexity if as_printed else U * complexity) + deviation
 
 
 def selection_bias(

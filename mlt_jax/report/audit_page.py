@@ -27,17 +27,18 @@ def audit_page(
 ) -> Path:
     """Where the page was written: noise per class, T, the evidence, and the labels to re-check.
 
-    images: a folder whose files are named like the ids, or a function from row to a path or a uint8 array.
-    losses: (epochs, n, q) or (n, q) of training, for the histograms; else the losses of the predictions are shown.
-    threshold, most: which suspects are listed, see `find_label_issues`.
+    Args:
+      images: a folder whose files are named like the ids, or a function from row to a path or a uint8 array.
+      losses: (epochs, n, q) or (n, q) of training, for the histograms; by default the losses of the predictions.
+      threshold, most: which suspects are listed, see `find_label_issues`.
     """
     every = find_label_issues(audit, threshold=threshold)
     issues = find_label_issues(audit, threshold=threshold, most=most)
     n, q = audit.wrong.shape
     suspects = np.bincount(every.column, minlength=q)
     order = np.argsort(-suspects, kind="stable").tolist()
-    look = in_folder(images, audit.ids) if isinstance(images, str | Path) else images
-    pictures = {} if look is None else thumbnails(issues.example.tolist(), look)
+    image = in_folder(images, audit.ids) if isinstance(images, str | Path) else images
+    pictures = {} if image is None else thumbnails(issues.example.tolist(), image)
     # Each example is named once, however many of its labels are suspect.
     rows, place = np.unique(issues.example, return_inverse=True)
     position = {int(row): k for k, row in enumerate(rows)}

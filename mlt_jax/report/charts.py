@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 from jaxtyping import Float
 
-# Widths and heights of the small charts, in their own units.
+# Width, height and margin of the small charts, in SVG units.
 _W, _H, _PAD = 180, 96, 4
 
 
@@ -96,9 +96,7 @@ def lines(series: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> str:
     points = [(x, y) for xs, ys in series.values() for x, y in zip(xs, ys, strict=True) if np.isfinite(y)]
     if not points:
         return ""
-    (left, right), (bottom, top) = (
-        (min(p[k] for p in points), max(p[k] for p in points)) for k in (0, 1)
-    )  # fmt: skip
+    (left, right), (bottom, top) = ((min(p[k] for p in points), max(p[k] for p in points)) for k in (0, 1))
     width, height, margin = 420, 200, 46
 
     def at(x: float, y: float) -> tuple[float, float]:

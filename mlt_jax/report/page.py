@@ -1,4 +1,4 @@
-"""The shell of a page: one self-contained file that asks the network for nothing and runs only its own script."""
+"""The frame of a page: one self-contained file that loads nothing from the network and runs only its own script."""
 
 import base64
 import hashlib
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def page(title: str, subtitle: str, sections: Sequence[str], *, data: Any = None) -> str:
-    """The whole HTML text; `sections` are HTML already, title and subtitle are text. With `data`, the issues' script.
+    """The HTML text of a page; `sections` are HTML. Only with `data`, its JSON, it has the script of the issues table.
 
     The content security policy allows this style sheet and this script by their hashes, images in the page itself, and
     nothing else: markup that slipped into a name could neither run nor load anything.
@@ -41,7 +41,7 @@ def page(title: str, subtitle: str, sections: Sequence[str], *, data: Any = None
 
 
 def write(path: str | Path, text: str) -> Path:
-    """Writes the file whole or not at all."""
+    """The path, once the file is written there, whole or not at all."""
     path = Path(path).expanduser()
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(path.name + ".part")
@@ -51,20 +51,17 @@ def write(path: str | Path, text: str) -> Path:
 
 
 def section(title: str, intro: str, body: str, *, key: str = "", folded: bool = False) -> str:
-    """A titled part of the page; title and intro are text, body is HTML. Empty where there is no body."""
+    """HTML of a titled part of the page, empty where there is no body, which is HTML; title and intro are text."""
     if not body:
         return ""
     name = f' id="{escape(key)}"' if key else ""
     text = f'<p class="soft">{escape(intro)}</p>' if intro else ""
-    if folded:
-        inner = f"<details><summary><h2>{escape(title)}</h2></summary>{text}{body}</details>"
-    else:
-        inner = f"<h2>{escape(title)}</h2>{text}{body}"
-    return f"<section{name}>{inner}</section>"
+    before, between, after = ("<details><summary>", "</summary>", "</details>") if folded else ("", "", "")
+    return f"<section{name}>{before}<h2>{escape(title)}</h2>{between}{text}{body}{after}</section>"
 
 
 def tiles(pairs: Sequence[tuple[str, str]]) -> str:
-    """Large numbers with a word each."""
+    """HTML of large numbers with a word each."""
     cells = "".join(
         f'<div class="tile"><b>{escape(value)}</b><span>{escape(word)}</span></div>' for value, word in pairs
     )

@@ -1,4 +1,4 @@
-"""The page of a finished (or half finished) run of `experiments/run.py`: what it left in its folder."""
+"""The page of a finished (or unfinished) run of `experiments/run.py`, from the files in its folder."""
 
 import csv
 import json
@@ -12,14 +12,12 @@ from mlt_jax.report import charts, sections
 from mlt_jax.report.page import page, section, tiles, write
 from mlt_jax.transition import TransitionEstimate
 
-# Names of the methods as the printed table has them; others are shown as they are.
-_METHODS = {"standard": "Standard", "estimated": "estimated T", "true": "true T"}
 _SCORES = ("mAP", "OF1", "CF1", "OP", "OR", "CP", "CR")
 _CURVES = {"train_loss": "training loss", "validation_loss": "validation loss", "validation_mAP": "validation mAP"}
 
 
 def run_page(workdir: str | Path, path: str | Path | None = None) -> Path:
-    """Where the page was written, by default `workdir`/report.html. What the run has not left is left out of it."""
+    """Where the page was written, by default `workdir`/report.html; it shows what the run has written so far."""
     folder = Path(workdir).expanduser()
     if not folder.is_dir():
         raise ValueError(f"{folder}: there is no such run folder")
@@ -34,30 +32,25 @@ def run_page(workdir: str | Path, path: str | Path | None = None) -> Path:
     parts.append(_settings(config))
     if not any(parts):
         raise ValueError(f"{folder}: holds no results.json, metrics.jsonl or transition.npz; pass the folder of a run")
-    what = config.get("dataset", folder.name) if isinstance(config, dict) else folder.name
-    noise = config.get("noise") if isinstance(config, dict) else None
-    subtitle = ", ".join(
-        filter(None, [f"noise {noise}" if noise else "", f"{len(seeds)} seed{'s' * (len(seeds) > 1)}", folder.name])
-    )
-    return write(path or folder / "report.html", page(f"Run on {what}", subtitle, parts))
+    noise = [f"noise {config['noise']}"] if config.get("noise") else []
+    subtitle = ", ".join([*noise, f"{len(seeds)} seed{'s' * (len(seeds) > 1)}", folder.name])
+    title = f"Run on {config.get('dataset', folder.name)}"
+    return write(path or folder / "report.html", page(title, subtitle, parts))
 
 
-def _tiles(summary: Any) -> str:
-    if not isinstance(summary, dict):
-        return ""
+def _tiles(summary: dict[str, Any]) -> str:
     numbers = []
     for method, scores in (summary.get("test") or {}).items():
         if "mAP" in scores:
-            numbers.append((f"{100 * _mean(scores['mAP']):.1f} %", f"mAP, {_METHODS.get(method, method)}"))
-    errors = summary.get("T_error") or {}
-    if "T" in errors:
-        nothing = f" (doing nothing: {_mean(errors['identity']):.2f})" if "identity" in errors else ""
-        numbers.append((f"{_mean(errors['T']):.2f}", f"summed error of T{nothing}"))
+            numbers.append((f"{100 * _mean(scores['mAP']):.1f} %", f"mAP, {method}"))
+    errors = dict(summary.get("T_error") or {})
+    nothing = f" (T = identity: {_mean(errors.pop('identity')):.2f})" if "identity" in errors else ""
+    numbers += [(f"{_mean(error):.2f}", f"summed error of T, {name}{nothing}") for name, error in errors.items()]
     return tiles(numbers) if numbers else ""
 
 
-def _results(summary: Any) -> str:
-    test = summary.get("test") if isinstance(summary, dict) else None
+def _results(summary: dict[str, Any]) -> str:
+    test = summary.get("test")
     if not test:
         return ""
     names = [name for name in _SCORES if any(name in scores for scores in test.values())]
@@ -72,7 +65,7 @@ def _results(summary: Any) -> str:
 
     head = "".join(f"<th>{name}</th>" for name in names)
     rows = "".join(
-        f"<tr><td>{escape(_METHODS.get(method, method))}</td>{''.join(cell(scores, name) for name in names)}</tr>"
+        f"<tr><td>{escape(method)}</td>{''.join(cell(scores, name) for name in names)}</tr>"
         for method, scores in test.items()
     )
     body = f'<div class="scroll"><table><tr><th>test, %</th>{head}</tr>{rows}</table></div>'
@@ -82,12 +75,9 @@ def _results(summary: Any) -> str:
 
 
 def _curves(folder: Path) -> str:
-    """Training curves by phase, from metrics.jsonl; lines that are no JSON (a run was killed) are skipped."""
-    file = folder / "metrics.jsonl"
-    if not file.exists():
-        return ""
+    """Training curves by method, from its metrics.jsonl; lines that are no JSON (a run was killed) are skipped."""
     entries = []
-    for line in file.read_text(encoding="utf-8").splitlines():
+    for line in "\n".join(f.read_text(encoding="utf-8") for f in sorted(folder.glob("*/metrics.jsonl"))).splitlines():
         try:
             entries.append(json.loads(line))
         except json.JSONDecodeError:
@@ -97,8 +87,7 @@ def _curves(folder: Path) -> str:
         series: dict[str, tuple[list[float], list[float]]] = {}
         for entry in entries:
             if isinstance(entry, dict) and isinstance(entry.get(key), int | float) and "epoch" in entry:
-                phase = str(entry.get("phase", ""))
-                xs, ys = series.setdefault(_METHODS.get(phase, phase), ([], []))
+                xs, ys = series.setdefault(str(entry.get("method", "")), ([], []))
                 xs.append(float(entry["epoch"]))
                 ys.append(float(entry[key]))
         if series:
@@ -123,19 +112,20 @@ def _noise(folder: Path) -> list[str]:
     return [sections.rates(found, classes, true_T=true_T), sections.heat_maps(found, classes, order)]
 
 
-def _settings(config: Any) -> str:
-    if not isinstance(config, dict):
-        return ""
+def _settings(config: dict[str, Any]) -> str:
     rows = "".join(f"<tr><td>{escape(str(k))}</td><td>{escape(str(v))}</td></tr>" for k, v in config.items())
-    return section("Settings", "", f'<div class="scroll"><table>{rows}</table></div>', key="settings", folded=True)
+    body = f'<div class="scroll"><table>{rows}</table></div>' if rows else ""
+    return section("Settings", "", body, key="settings", folded=True)
 
 
 def _mean(value: Any) -> float:
     return float(value["mean"] if isinstance(value, dict) else value)
 
 
-def _json(path: Path) -> Any:
+def _json(path: Path) -> dict[str, Any]:
+    """What the file holds; nothing where it is missing, broken or no mapping."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError):
-        return None
+        return {}
+    return found if isinstance(found, dict) else {}

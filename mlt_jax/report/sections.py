@@ -1,4 +1,4 @@
-"""Parts of a page: noise rates, T, and what the data say for them. Text of users is escaped where it enters."""
+"""Parts of a page, as HTML: noise rates, T, and the evidence for them. Text of users is escaped where it enters."""
 
 from collections.abc import Sequence
 from html import escape
@@ -14,9 +14,9 @@ from mlt_jax.estimator.counts import count
 from mlt_jax.estimator.selection import fit_mixture, scale_losses
 from mlt_jax.report import charts
 from mlt_jax.report.page import section
-from mlt_jax.transition import Status, TransitionEstimate
+from mlt_jax.transition import Status, TransitionEstimate, given_probability
 
-# Small charts are for looking at; past this many classes the most suspect ones are shown.
+# With more classes than this, only the most suspect ones get small charts.
 MOST_CHARTS = 60
 _BINS, _FINE, _PARTNERS = 24, 60, 4
 
@@ -24,7 +24,7 @@ _BINS, _FINE, _PARTNERS = 24, 60, 4
 def rates(
     found: TransitionEstimate, classes: Sequence[str], *, suspects: Any = None, true_T: Any = None, pick: bool = False
 ) -> str:
-    """Noise rates per class with 95 % intervals, the noisiest first."""
+    """Noise rates per class with 95 % intervals, the noisiest first; `pick`: a click on a class filters the issues."""
     ends = np.asarray(found.interval())
     values = np.stack([found.rho_neg, found.rho_pos], axis=1)
     status = [Status(int(code)).name.lower().replace("_", " ") for code in found.status]
@@ -64,8 +64,8 @@ def heat_maps(found: TransitionEstimate, classes: Sequence[str], order: Sequence
 
 
 def curves(audit: Audit, order: Sequence[int]) -> str:
-    """Share of given positives over the prediction, and what T and the calibration make of it."""
-    T, cards = np.asarray(audit.found.T), []
+    """Share of given positives over the calibrated prediction, and the curve that T predicts."""
+    T, cards = jnp.asarray(audit.found.T), []
     for j in order[:MOST_CHARTS]:
         known = slice(None) if audit.labels.observed is None else audit.labels.observed[:, j]
         x = audit.slope[j] * audit.scores[known, j] + audit.offset[j]
@@ -75,10 +75,10 @@ def curves(audit: Audit, order: Sequence[int]) -> str:
         parts = np.array_split(np.argsort(x, kind="stable"), 20)
         middle, share = (np.array([v[part].mean() for part in parts]) for v in (x, y))
         grid = np.linspace(float(np.percentile(x, 0.2)), float(np.percentile(x, 99.8)), 80)
-        low, high = float(T[j, 0, 1]), float(T[j, 1, 1])
-        fitted = low + (high - low) / (1 + np.exp(-grid))
+        low, high = T[j, :, 1]
+        fitted = np.asarray(given_probability(jax.nn.sigmoid(jnp.asarray(grid, T.dtype)), low, high - low))
         shown = (middle >= grid[0]) & (middle <= grid[-1])
-        drawing = charts.curve(middle[shown], share[shown], fitted, grid, low, high)
+        drawing = charts.curve(middle[shown], share[shown], fitted, grid, float(low), float(high))
         cards.append(f"<figure><h3>{escape(audit.classes[j])}</h3>{drawing}</figure>")
     intro = (
         "Share of given positives (dots, twenty equal groups) over the calibrated prediction. The curve levels off at "
@@ -126,7 +126,7 @@ def mixtures(audit: Audit, order: Sequence[int], losses: Any = None) -> str:
 
 
 def partners(audit: Audit, order: Sequence[int]) -> str:
-    """Which labels keep a class company, by the chi-square that weighs them in `lines`, over labels that look right."""
+    """Labels correlated with each class, by the chi-square that weighs them in `estimator.line`; suspects left out."""
     if len(audit.classes) < 2:
         return ""
     known = audit.labels.observed if audit.labels.observed is not None else np.ones(audit.wrong.shape, bool)
@@ -148,20 +148,15 @@ def partners(audit: Audit, order: Sequence[int]) -> str:
         chips = chips or "<li><small>no label beyond chance</small></li>"
         cards.append(f'<figure><h3>{escape(audit.classes[j])}</h3><ul class="chips">{chips}</ul></figure>')
     decided = int((np.asarray(audit.found.status) == Status.CORRELATION).sum())
-    intro = (
-        "How often another label is on, with the class and without it, over labels that look right; strongest first. "
-    )
-    intro += (
-        f"T of {decided} classes was decided by these partners."
-        if decided
-        else "Here T was read off the predictions; label correlations are shown as a second opinion."
-    )
+    intro = "How often another label is on, with the class and without it, suspects left out; strongest first. "
+    such = f"T of {decided} classes was estimated from such correlations."
+    intro += such if decided else "T was estimated from the predictions; correlations are shown for comparison."
     body = f'<div class="grid wide">{"".join(cards)}</div>'
-    return section("Company the labels keep", intro + _cut(len(order)), body, key="partners", folded=True)
+    return section("Correlated labels", intro + _cut(len(order)), body, key="partners", folded=True)
 
 
 def issues(classes: Sequence[str], columns: Sequence[int], total: int, shown: int) -> str:
-    """The issues table: its tools and the empty view that the script fills."""
+    """The issues table: its tools and the empty rows that the script fills."""
     options = "".join(f'<option value="{j}">{escape(classes[j])}</option>' for j in columns)
     heads = "".join(
         f'<div role="columnheader" data-key="{key}" aria-sort="none"><button type="button">{word}</button></div>'

@@ -16,9 +16,9 @@ _EXTENSIONS = {".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff"
 
 
 def thumbnails(rows: Iterable[int], image: Callable[[int], Any]) -> dict[int, str]:
-    """Data URIs of the pictures of these examples, in this order as far as 600 pictures or 4 MB go.
+    """Data URIs of the pictures of these examples by row, the first ones up to 600 pictures or 4 MB.
 
-    `image` gives a path, a (h, w) or (h, w, 3) uint8 array, or None; what cannot be read is left out.
+    `image` maps a row to a path, a (h, w) or (h, w, 3) uint8 array, or None; what cannot be read is left out.
     """
     found: dict[int, str] = {}
     size = 0

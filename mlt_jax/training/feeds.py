@@ -1,7 +1,11 @@
-"""How examples reach the device: all of them once, or batch by batch. Both see the same batches in the same order."""
+"""How examples reach the device: all of them once, or batch by batch. Both see the same batches in the same order.
+
+A feed trains one epoch (`train`: the state after batches `start` and on), predicts (`predict`: logits of all examples
+in evaluation mode), and puts a tree where the steps want it (`put`).
+"""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,28 +14,22 @@ from jaxtyping import Float, PyTree
 
 from mlt_jax import data as datasets
 from mlt_jax.data import Dataset
-from mlt_jax.training import step as training
-from mlt_jax.training.step import Apply, TrainState
+from mlt_jax.training.step import (
+    Apply,
+    NonFiniteLoss,
+    TrainState,
+    data_mesh,
+    make_predict,
+    make_resident_epoch,
+    place,
+    replicate,
+    stream_epoch,
+)  # fmt: skip
 
 # step(state, batch, T) -> (state, metrics)
 Step = Callable[..., tuple[TrainState, dict[str, jax.Array]]]
 # (state, batches of this epoch done, sum of the losses since the last call)
 Report = Callable[[TrainState, int, float], None]
-
-
-class Feed(Protocol):
-    """Trains one epoch, or predicts, on a data set."""
-
-    def put(self, tree: PyTree) -> PyTree:
-        """The tree where the steps want it."""
-
-    def train(
-        self, step: Step, state: TrainState, T: Any, data: Dataset, *, epoch: int, seed: int, start: int, report: Report
-    ) -> TrainState:
-        """The state after batches `start` and on of an epoch."""
-
-    def predict(self, params: PyTree, stats: PyTree, data: Dataset) -> Float[np.ndarray, "n q"]:
-        """Logits of all examples, in evaluation mode."""
 
 
 class Resident:
@@ -64,7 +62,7 @@ class Resident:
         values = np.asarray(losses, float)
         if not np.isfinite(values).all():
             bad = int(np.argmin(np.isfinite(values)))
-            raise training.NonFiniteLoss(int(state.step) - len(values) + bad + 1, rows[bad])
+            raise NonFiniteLoss(int(state.step) - len(values) + bad + 1, rows[bad])
         report(state, len(values), float(values.sum()))
         return state
 
@@ -83,7 +81,7 @@ class Resident:
 def _scan_with(step: Step) -> Callable:
     @jax.jit
     def epoch(state: TrainState, T: Any, *rest: jax.Array) -> tuple[TrainState, jax.Array]:
-        return training.make_resident_epoch(lambda state, batch: step(state, batch, T))(state, *rest)
+        return make_resident_epoch(lambda state, batch: step(state, batch, T))(state, *rest)
 
     return epoch
 
@@ -92,15 +90,15 @@ class Streamed:
     """Batches read, decoded and sent while the device works, over all devices of all processes."""
 
     def __init__(self, apply: Apply, *, batch_size: int, **options: Any) -> None:
-        self._mesh = training.data_mesh()
+        self._mesh = data_mesh()
         self._options = options | {"batch_size": batch_size, "shard": (jax.process_index(), jax.process_count())}
-        self._predict = training.make_predict(apply, self._mesh)
+        self._predict = make_predict(apply, self._mesh)
         if batch_size % self._mesh.size:
             raise ValueError(f"batch_size: {batch_size}; pass a multiple of the {self._mesh.size} devices")
 
     def put(self, tree: PyTree) -> PyTree:
         """The tree on every device."""
-        return training.replicate(self._mesh, tree)
+        return replicate(self._mesh, tree)
 
     def train(
         self, step: Step, state: TrainState, T: Any, data: Dataset, *, epoch: int, seed: int, start: int, report: Report
@@ -115,14 +113,15 @@ class Streamed:
             report(state, done, loss)
 
         stream = datasets.batches(data, epoch=epoch, seed=seed, train=True, start=start, **self._options)
-        return training.stream_epoch(
-            lambda state, batch: step(state, batch, T), state, stream, mesh=self._mesh, on_step=on_step
-        )
+        return stream_epoch(lambda state, batch: step(state, batch, T), state, stream, mesh=self._mesh, on_step=on_step)
 
     def predict(self, params: PyTree, stats: PyTree, data: Dataset) -> Float[np.ndarray, "n q"]:
         """Logits of all examples, the same in every process."""
         logits = np.zeros(data.labels.shape, np.float32)
         for batch in datasets.batches(data, epoch=0, seed=0, train=False, **self._options):
-            part, index, weight = map(np.asarray, self._predict(params, stats, training.place(self._mesh, batch)))
+            part, index, weight = map(np.asarray, self._predict(params, stats, place(self._mesh, batch)))
             logits[index[weight > 0]] = part[weight > 0]
         return logits
+
+
+Feed = Resident | Streamed

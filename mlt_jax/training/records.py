@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,32 @@ from tensorboardX import SummaryWriter
 from mlt_jax.processes import is_main
 from mlt_jax.transition import Status, TransitionEstimate
 
-METHODS = {"standard": "Standard", "estimated": "{loss}, estimated T", "true": "{loss}, true T"}
+NO_NOISE = "identity"  # the T that takes every label as right, whose error stands beside the others'
 COLUMNS = ("mAP", "OF1", "CF1", "OP", "OR", "CP", "CR")
+
+
+def slug(name: str) -> str:
+    """The name as part of a path; different names stay different."""
+    return re.sub(r"[^A-Za-z0-9.+=-]", "_", name.replace("%", "pc"))
+
+
+def read_json(path: Path) -> Any:
+    """What `write_json` wrote there, or None."""
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def claim(path: Path, identity: dict[str, Any], *, remedy: str) -> None:
+    """Makes a folder this configuration's by the file `path` in it; ValueError where it is another's.
+
+    Args:
+      path: the JSON file that says whose the folder is.
+      identity: what makes a run this run; other entries of the file do not count.
+      remedy: what the error tells the user to do.
+    """
+    before = read_json(path)
+    other = [] if before is None else [name for name in identity if identity[name] != before.get(name)]
+    if other:
+        raise ValueError(f"workdir: {path.parent} holds a run with other {', '.join(other)}; {remedy}")
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -26,21 +51,23 @@ def write_json(path: Path, value: Any) -> None:
         os.replace(draft, path)
 
 
-def write_transition(folder: Path, found: TransitionEstimate, classes: Sequence[str], true_T: Any) -> None:
-    """`transition.npz` (see `TransitionEstimate.load`) and `transition.csv`, one row per class."""
+def write_transition(
+    folder: Path, found: TransitionEstimate, classes: Sequence[str], true_T: Any, *, name: str = "transition"
+) -> None:
+    """`NAME.npz` (see `TransitionEstimate.load`) and `NAME.csv`, one row per class."""
     if not is_main():
         return
     folder.mkdir(parents=True, exist_ok=True)
-    found.save(folder / "transition.npz")
+    found.save(folder / f"{name}.npz")
     header = ["class", "rho_neg", "rho_pos", "stderr_neg", "stderr_pos", "prior", "status", "partners"]
     columns = [found.rho_neg, found.rho_pos, *np.asarray(found.stderr).T, found.prior]
     if true_T is not None:
         header += ["true_rho_neg", "true_rho_pos"]
-    with (folder / "transition.csv").open("w", newline="", encoding="utf-8") as file:
+    with (folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
         table.writerow(header)
-        for j, name in enumerate(classes):
-            row = [name, *(f"{float(column[j]):.6f}" for column in columns)]
+        for j, label in enumerate(classes):
+            row = [label, *(f"{float(column[j]):.6f}" for column in columns)]
             row += [Status(int(found.status[j])).name.lower(), str(int(found.partners[j]))]
             table.writerow(row if true_T is None else [*row, f"{true_T[j, 0, 1]:.6f}", f"{true_T[j, 1, 0]:.6f}"])
 
@@ -57,14 +84,14 @@ class Log:
             self._events = SummaryWriter(str(folder / "events"), purge_step=step + 1 if start else None)
 
     def write(self, entry: dict[str, Any], *, step: int) -> None:
-        """One line; its numbers are also drawn over `step`, under the name of the phase."""
+        """One line; its numbers are also drawn over `step`."""
         if self._file is None or self._events is None:
             return
         self._file.write((json.dumps(entry) + "\n").encode())
         self._file.flush()
         for name, value in entry.items():
             if isinstance(value, float):
-                self._events.add_scalar(f"{entry['phase']}/{name}", value, step)
+                self._events.add_scalar(name, value, step)
 
     def flush(self) -> int:
         """How many bytes of lines are on disk."""
@@ -84,36 +111,33 @@ class Log:
 def summarize(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Means (and standard deviations over seeds) of the results of all seeds."""
 
-    def spread(values: list[float]) -> dict[str, float]:
-        return {"mean": float(np.mean(values)), "std": float(np.std(values))}
+    def over(*keys: str) -> dict[str, Any]:
+        each = list(results)
+        for key in keys:
+            each = [result[key] for result in each]
+        values = {name: np.array([result[name] for result in each], float) for name in each[0]}
+        return {name: {"mean": float(x.mean()), "std": float(x.std())} for name, x in values.items()}
 
-    def over(key: str) -> dict[str, Any]:
-        names = list(results[0][key])
-        return {name: spread([result[key][name] for result in results]) for name in names}
-
-    methods = list(results[0]["test"])
-    test = {
-        method: {name: spread([result["test"][method][name] for result in results]) for name in COLUMNS}
-        for method in methods
-    }
+    test = {method: {name: over("test", method)[name] for name in COLUMNS} for method in results[0]["test"]}
     return {"test": test, "T_error": over("T_error"), "seconds": over("seconds"), "seeds": list(results)}
 
 
-def table(summary: dict[str, Any], *, title: str, loss: str) -> str:
-    """The summary to be read: a row per method in percent, the error of T, the time of each phase."""
+def table(summary: dict[str, Any], *, title: str) -> str:
+    """The summary to be read: a row per method in percent, the error of every T, the time of each training."""
     several = len(summary["seeds"]) > 1
 
     def cell(value: dict[str, float]) -> str:
         return f"{100 * value['mean']:.1f}" + (f" ±{100 * value['std']:4.1f}" if several else "")
 
-    width = 13 if several else 8
-    lines = [title, f"{'test, %':26}" + "".join(f"{name:>{width}}" for name in COLUMNS)]
+    width, first = 13 if several else 8, max(26, *(len(name) + 2 for name in summary["test"]))
+    lines = [title, f"{'test, %':{first}}" + "".join(f"{name:>{width}}" for name in COLUMNS)]
     for method, scores in summary["test"].items():
-        name = METHODS[method].format(loss=loss.capitalize())
-        lines.append(f"{name:26}" + "".join(f"{cell(scores[column]):>{width}}" for column in COLUMNS))
+        lines.append(f"{method:{first}}" + "".join(f"{cell(scores[column]):>{width}}" for column in COLUMNS))
     if summary["T_error"]:
-        found, nothing = (summary["T_error"][name]["mean"] for name in ("T", "identity"))
-        lines.append(f"summed error of T: {found:.2f} (doing nothing, T = identity: {nothing:.2f})")
+        errors = {name: f"{value['mean']:.2f}" for name, value in summary["T_error"].items()}
+        nothing = errors.pop(NO_NOISE)
+        found = ", ".join(f"{name} {error}" for name, error in errors.items()) or "no T was estimated"
+        lines.append(f"summed error of T: {found} (T = identity: {nothing})")
     spent = ", ".join(f"{name} {value['mean']:.1f}" for name, value in summary["seconds"].items())
     lines.append(f"seconds per seed: {spent}")
     return "\n".join(lines)

@@ -1,5 +1,6 @@
 """Running cells: data by study, noise by setting, and one job for all methods that can share a warm-up."""
 
+import shutil
 import time
 import traceback
 from collections.abc import Callable, Iterable
@@ -16,15 +17,15 @@ from mlt_jax.data import Dataset
 from mlt_jax.estimator.crossfit import cross_val_logits
 from mlt_jax.models import build
 from mlt_jax.paper import noise
-from mlt_jax.paper.methods import ESTIMATORS, ORACLES, Truth
+from mlt_jax.paper.methods import ESTIMATORS, load_plugins
 from mlt_jax.paper.tables import label_only
 from mlt_jax.paper.tables.options import Options
 from mlt_jax.paper.tables.plan import REAL_TEST, STUDIES, Cell
 from mlt_jax.paper.tables.provenance import commit
+from mlt_jax.paper.tasks import Noisy, make_task, split_rows
 from mlt_jax.training.feature_cache import with_features
-from mlt_jax.training.pipeline import Parts, split_rows
-from mlt_jax.training.records import write_json
-from mlt_jax.training.trial import Bench, Schedule, Trial
+from mlt_jax.training.loop import Engine, Schedule, Session
+from mlt_jax.training.records import slug, write_json
 
 # A deep head wants smaller steps: mAP on noisy validation labels, VOC2007 at (0,0.2), was .56 at the others' 5e-4, .61
 # at this and .59 at 5e-5.
@@ -61,14 +62,6 @@ class Outcome(NamedTuple):
     missing: str | None = None  # which data is not at hand
 
 
-class Noisy(NamedTuple):
-    """Labels as a setting and seed made them."""
-
-    labels: UInt8[np.ndarray, "n q"]
-    T: Float[np.ndarray, "q 2 2"] | None  # None for noise that depends on the instance
-    assume: str  # the side that is noise-free, told as the paper's code is
-
-
 def jobs_of(cells: Iterable[Cell]) -> list[Job]:
     """The cells as jobs; those that share data and compiled steps come one after the other."""
     groups: dict[tuple[str, str, int, str], list[str]] = {}
@@ -80,6 +73,7 @@ def jobs_of(cells: Iterable[Cell]) -> list[Job]:
 
 def run_job(options: Options, job: Job, *, on_cell: Callable[[Outcome], None] | None = None) -> list[Outcome]:
     """Computes and writes the cells that have no file yet; a cell that fails leaves a log and the rest go on."""
+    load_plugins(options.plugins)
     outcomes = []
     compute: Callable[[Cell], dict[str, Any]] | None = None
     missing = None
@@ -102,6 +96,9 @@ def run_job(options: Options, job: Job, *, on_cell: Callable[[Outcome], None] | 
         outcomes.append(Outcome(cell, None if done or missing else str(log), None if done else missing))
         if on_cell is not None:
             on_cell(outcomes[-1])
+    folder = training_folder(options, job)
+    if folder is not None and all(outcome.log is None for outcome in outcomes):
+        shutil.rmtree(folder, ignore_errors=True)
     return outcomes
 
 
@@ -109,27 +106,26 @@ def _computer(options: Options, job: Job) -> Callable[[Cell], dict[str, Any]]:
     """The function that scores the cells of a job; sets up what they share."""
     if job.inputs == "labels":
         return lambda cell: _from_labels(options, cell)
-    trial = make_trial(options, job)
+    session = make_session(options, job)
     return lambda cell: (
-        {"T_error": trial.error(cell.method)} if cell.method in ESTIMATORS | ORACLES else trial.score(cell.method)
+        {"T_error": session.error(cell.method)} if cell.method in ESTIMATORS else session.score(cell.method)
     )
 
 
-def make_trial(options: Options, job: Job) -> Trial:
-    """The noisy data set of a job and the bench it is tried on."""
+def make_session(options: Options, job: Job) -> Session:
+    """The noisy data set of a job and the engine that trains on it; whole networks can be resumed."""
     train, test = load(options, job.study, job.inputs)
     noisy = corrupt(options, job.study, train.labels, job.setting, job.seed)
-    kept, held_out = _parts(options, job.study, job.inputs)
-    rows, others = split_rows(len(noisy.labels))
-    parts = Parts(
-        kept._replace(labels=noisy.labels[rows], ignore=None),
-        held_out._replace(labels=noisy.labels[others], ignore=None),
-        test if test is not None else held_out,
-        noisy.T,
-    )
-    truth = Truth(noisy.T, train.labels[rows])
-    bench = _bench(options, job.inputs, len(train.classes), _depth(train))
-    return Trial(bench, parts, truth, assume=noisy.assume, seed=job.seed)
+    parts = _parts(options, job.study, job.inputs)
+    task = make_task(train, parts[1] if test is None else test, noisy, parts=parts)
+    engine = _engine(options, job.inputs, len(train.classes), _depth(train))
+    return Session(engine, task, seed=job.seed, folder=training_folder(options, job))
+
+
+def training_folder(options: Options, job: Job) -> Path | None:
+    """Where the trainings of a job keep their checkpoints, until all of its cells are done."""
+    whole = options.backbone != "frozen" and job.inputs != "labels"
+    return options.workdir / "training" / job.study / slug(job.setting) / f"seed{job.seed}" if whole else None
 
 
 def _depth(train: Dataset) -> int | None:
@@ -142,10 +138,10 @@ def learning_rate(options: Options) -> float:
 
 
 @cache
-def _bench(options: Options, inputs: str, num_classes: int, depth: int | None) -> Bench:
+def _engine(options: Options, inputs: str, num_classes: int, depth: int | None) -> Engine:
     schedule = Schedule(options.epochs, options.sample_epoch, options.batch_size, learning_rate(options))
     if options.backbone == "frozen":
-        return Bench(
+        return Engine(
             lambda name, key: build(name, num_classes=num_classes, key=key, size=depth),
             schedule=schedule,
             rates=None if options.learning_rate else FROZEN_RATES,
@@ -155,7 +151,7 @@ def _bench(options: Options, inputs: str, num_classes: int, depth: int | None) -
         return build("resnet50", num_classes=num_classes, key=key, pretrained=options.pretrained, head=head)
 
     rates = {head: factor * schedule.learning_rate for head, factor in HEAD_FACTORS.items()}
-    return Bench(whole, schedule=schedule, images=True, rates=rates)
+    return Engine(whole, schedule=schedule, images=True, rates=rates)
 
 
 @cache

@@ -15,7 +15,7 @@ def gold_error(
     clean: UInt8[np.ndarray, "n q"], labels: UInt8[np.ndarray, "n q"], T: Float[np.ndarray, "q 2 2"], *, assume: str
 ) -> float:
     """Summed T error of the paper's estimator where exactly the right labels are selected."""
-    found = gold(Evidence(labels, None, None, None, assume, 0), Truth(T, clean))
+    found = gold(Evidence(labels, assume=assume), Truth(T, clean)).T
     return transition_error(found, T)
 
 

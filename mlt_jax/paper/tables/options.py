@@ -1,4 +1,4 @@
-"""What `experiments/tables.py` is told; its command line is derived from this."""
+"""The options of `experiments/tables.py`, from which its command line is derived."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,9 @@ class Options:
     only: tuple[str, ...] = ()
     """regular expressions; runs cells whose "study setting seedN method" one of them finds, writes what there is"""
     extra: tuple[str, ...] = ()
-    """further methods or estimators of methods.py to give a row"""
+    """further methods or estimators, by the names of paper/methods.py or of a plugin, to give a row"""
+    plugins: tuple[Path, ...] = ()
+    """Python files that register methods or estimators of your own, see CONTRIBUTING.md"""
 
     epochs: int = 20
     sample_epoch: int = 10

@@ -4,13 +4,13 @@ A cell is one number's worth of work: a method (or estimator) on a study's data 
 table's entry is the mean over seeds of one cell, or of several where the paper averages noise settings.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from mlt_jax.paper import printed as paper
-from mlt_jax.paper.methods import ALIASES, ESTIMATORS, METHODS, ORACLES
+from mlt_jax.paper.methods import ALIASES, ESTIMATORS, METHODS, needs_maps
 from mlt_jax.paper.printed import AVERAGE
+from mlt_jax.training.records import slug
 
 SEED_FREE = ("frequencies",)
 BLIND = {"Our estimator": "Our estimator, blind", "Reweight-Ours": "Reweight-Ours, blind"}
@@ -61,7 +61,7 @@ class Cell(NamedTuple):
         """What the run reads: "labels", "pooled" features, or spatial "maps"."""
         if self.study == "voc-pool" or self.method in LABEL_ONLY or self.method.startswith("n="):
             return "labels"
-        return "maps" if self.method in METHODS and METHODS[self.method].model in ("agcn", "csra") else "pooled"
+        return "maps" if needs_maps(self.method) else "pooled"
 
 
 LABEL_ONLY = ("Our estimator gold", "label A", "label B", "frequencies")
@@ -94,11 +94,6 @@ class Plan(NamedTuple):
         return list(found)
 
 
-def slug(name: str) -> str:
-    """The name as part of a path; different names stay different."""
-    return re.sub(r"[^A-Za-z0-9.+=-]", "_", name.replace("%", "pc"))
-
-
 def ids() -> tuple[str, ...]:
     """All tables: the paper's, and "tau" (its figure)."""
     return (*paper.tables(), "tau")
@@ -118,7 +113,7 @@ def plan(table_id: str, *, extra: Iterable[str] = ()) -> Plan:
         rows.append(Row(row.metric, row.method))
         if row.method in BLIND and table_id.startswith(("est_", "cls_", "ins")):
             rows.append(Row(row.metric, BLIND[row.method]))
-    known = (ESTIMATORS | ORACLES).keys() if printed.kind == "estimation_error" else METHODS.keys()
+    known = ESTIMATORS.keys() if printed.kind == "estimation_error" else METHODS.keys()
     metrics = dict.fromkeys(row.metric for row in rows)
     rows += [
         Row(metric, name) for metric in metrics for name in extra if name in known and Row(metric, name) not in rows

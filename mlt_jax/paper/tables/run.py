@@ -12,6 +12,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from mlt_jax.paper.methods import load_plugins
 from mlt_jax.paper.tables import launch
 from mlt_jax.paper.tables.cells import FROZEN_RATES, Job, Outcome, jobs_of, lacking, learning_rate, run_job
 from mlt_jax.paper.tables.options import Options, check, identity
@@ -19,8 +20,7 @@ from mlt_jax.paper.tables.plan import Cell, Plan, ids, plan
 from mlt_jax.paper.tables.provenance import machine
 from mlt_jax.paper.tables.results import Table, read, tabulate
 from mlt_jax.paper.tables.write import write
-from mlt_jax.training.pipeline import load_results
-from mlt_jax.training.records import write_json
+from mlt_jax.training.records import claim, write_json
 
 FROZEN = (
     "Not the paper's networks: the ResNet-50 backbone is frozen and heads are trained on its features (Adam {rate:g}, "
@@ -50,22 +50,14 @@ AGCN_RATE = (
 
 # Which runs are made, where, and how they are written; --only picks some of them.
 _NO_NUMBERS = (
-    "table",
-    "only",
-    "workdir",
-    "out",
-    "formats",
-    "cache",
-    "launcher",
-    "ray_address",
-    "workers",
-    "write_only",
-)
+    "table", "only", "workdir", "out", "formats", "cache", "launcher", "ray_address", "workers", "write_only",
+)  # fmt: skip
 
 
 def run(options: Options) -> list[Table]:
     """The tables, after their missing cells were run and their files written."""
     check(options)
+    load_plugins(options.plugins)
     names = ids() if options.table == ("all",) else options.table
     plans = [plan(name, extra=options.extra) for name in names]
     wanted = list(dict.fromkeys(cell for one in plans for cell in _cells(one, options)))
@@ -73,7 +65,9 @@ def run(options: Options) -> list[Table]:
     problems = {(cell.study, cell.inputs): lacking(options, cell.study, cell.inputs) for cell in wanted}
     missing = {cell._replace(seed=0): why for cell in wanted if (why := problems[cell.study, cell.inputs]) is not None}
     if not options.write_only:
-        _claim(options)
+        path = options.workdir / "identity.json"
+        claim(path, identity(options), remedy="pass another --workdir")
+        write_json(path, identity(options))
         possible = [cell for cell in chosen if problems[cell.study, cell.inputs] is None]
         missing |= _run_cells(options, [cell for cell in possible if not (options.workdir / cell.path).exists()])
     records = read(options.workdir, wanted)
@@ -93,16 +87,6 @@ def _cells(one: Plan, options: Options) -> list[Cell]:
 def _is_chosen(cell: Cell, options: Options) -> bool:
     text = f"{cell.study} {cell.setting} seed{cell.seed} {cell.method}"
     return not options.only or any(re.search(pattern, text) for pattern in options.only)
-
-
-def _claim(options: Options) -> None:
-    """Makes the work folder this configuration's; ValueError where it is another's."""
-    path, mine = options.workdir / "identity.json", identity(options)
-    theirs = load_results(path)
-    if theirs is not None and theirs != mine:
-        other = [name for name in mine if mine[name] != theirs.get(name)]
-        raise ValueError(f"workdir: {options.workdir} holds runs with other {', '.join(other)}; pass another --workdir")
-    write_json(path, mine)
 
 
 def _run_cells(options: Options, cells: list[Cell]) -> dict[Cell, str]:

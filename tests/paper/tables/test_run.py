@@ -12,13 +12,15 @@ import pytest
 from paths import DATA, ROOT
 
 from mlt_jax import data as datasets
-from mlt_jax.paper.methods import METHODS, Method
-from mlt_jax.paper.tables import launch
+from mlt_jax.models import build
+from mlt_jax.paper.methods import ESTIMATORS, METHODS, Method
+from mlt_jax.paper.tables import cells, launch
 from mlt_jax.paper.tables import run as command
 from mlt_jax.paper.tables.cells import Job, Outcome
 from mlt_jax.paper.tables.options import Options, check
 from mlt_jax.paper.tables.plan import Cell, Row
 from mlt_jax.paper.tables.provenance import commit
+from mlt_jax.training import loop
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +93,7 @@ def test_a_table_from_features_and_only_what_is_missing_is_run(tiny, tmp_path, c
     }
     assert [name for name in before if before[name][0] != after[name][0]] == [gone]
     assert after[gone][1] == before[gone][1]
-    with pytest.raises(ValueError, match="holds runs with other epochs; pass another --workdir"):
+    with pytest.raises(ValueError, match="holds a run with other epochs; pass another --workdir"):
         command.run(options(tiny, tmp_path, table=("cls_VOC2007_c",), only=only, epochs=3))
 
 
@@ -153,6 +155,71 @@ def test_a_failing_cell_leaves_a_log_and_the_rest_go_on(tiny, tmp_path, monkeypa
     assert not log.exists()
 
 
+PLUGIN = """
+from mlt_jax.models import build
+from mlt_jax.paper.methods import ESTIMATORS, METHODS, Estimator, Method
+METHODS["Squared"] = Method(loss=lambda logits, labels, T: (logits - 2 * labels + 1) ** 2)
+ESTIMATORS["Identity"] = Estimator(lambda evidence: [[[1, 0], [0, 1]]] * evidence.labels.shape[1])
+"""
+
+
+def test_a_plugin_s_method_and_estimator_get_rows(tiny, tmp_path, monkeypatch):
+    """CONTRIBUTING.md, step by step."""
+    for registry, name in ((METHODS, "Squared"), (ESTIMATORS, "Identity")):
+        monkeypatch.setitem(registry, name, None)  # taken out again after the test
+    (tmp_path / "my_method.py").write_text(PLUGIN)
+    given = options(
+        tiny, tmp_path / "runs", table=("cls_VOC2007_c", "est_VOC2007"), seeds=(0,), extra=("Squared", "Identity"),
+        plugins=(tmp_path / "my_method.py",), only=(r"\(0.2,0.2\) seed0 (Squared|Identity|Standard)$",),
+    )  # fmt: skip
+    classification, estimation = command.run(given)
+    assert classification.entries[Row("mAP", "Squared"), "(0.2,0.2)"].mean > 50
+    assert estimation.entries[Row("T_error", "Identity"), "(0.2,0.2)"].mean == pytest.approx(4 * 0.4)
+    assert "| Identity |" in (tmp_path / "runs" / "written" / "est_VOC2007.md").read_text()
+
+
+@pytest.mark.slow
+def test_a_stopped_fine_tuning_goes_on_inside_its_training(tmp_path, monkeypatch):
+    """A small whole network from real images: what a stop leaves in `training/` is taken up, and goes with the job."""
+    if not (DATA / "VOCdevkit").exists():
+        pytest.skip(f"real data VOCdevkit not found in {DATA} (set MLT_JAX_DATA)")
+    monkeypatch.setattr(cells, "build", lambda name, pretrained, **more: build("small", **more))
+    straight, stopped = (
+        Options(
+            table=("cls_VOC2007_c",), devkit=DATA, pretrained="small", seeds=(0,), real_test=True, backbone="finetune",
+            only=(r"\(0,0.2\) seed0 (Standard|Reweight-TrueT)$",), epochs=3, sample_epoch=2, batch_size=32,
+            learning_rate=1e-3, workdir=tmp_path / name, out=tmp_path / name / "written",
+        )
+        for name in "ab"
+    )  # fmt: skip
+    command.run(straight)
+    run_epoch = loop._Training._run_epoch
+
+    def stops(self, epoch, *rest):
+        if (self.name, epoch) == ("Reweight-TrueT", 1):
+            raise KeyboardInterrupt
+        trained.append((self.name, epoch))
+        run_epoch(self, epoch, *rest)
+
+    trained = []
+    monkeypatch.setattr(loop._Training, "_run_epoch", stops)
+    with pytest.raises(KeyboardInterrupt):
+        command.run(stopped)
+    assert list((tmp_path / "b" / "training").rglob("checkpoints"))
+    trained.clear()
+    monkeypatch.setattr(
+        loop._Training, "_run_epoch", lambda self, *rest: (trained.append(self.name), run_epoch(self, *rest))[1]
+    )
+    command.run(stopped)
+    assert set(trained) == {"Reweight-TrueT"}, "the warm-up is not trained again"
+    scores = [
+        {name: json.loads(path.read_text())["scores"] for name, path in files(tmp_path / side).items()} for side in "ab"
+    ]
+    assert scores[0] == scores[1]
+    assert len(scores[0]) == 2
+    assert not list((tmp_path / "b" / "training").rglob("checkpoints"))
+
+
 @pytest.mark.slow
 def test_a_killed_command_goes_on_to_the_same_numbers(tiny, tmp_path):
     only = tuple(rf"{setting} seed[01] (Standard|GCE|CDR|WSIC|Reweight)(?!.*(blind|Ours))" for setting in TWO)
@@ -181,8 +248,8 @@ import json, os, signal, sys
 from functools import partial
 from pathlib import Path
 import ray
-from mlt_jax.tables import launch, run
-from mlt_jax.tables.options import Options
+from mlt_jax.paper.tables import launch, run
+from mlt_jax.paper.tables.options import Options
 
 ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
 folder = Path(sys.argv[1])
