@@ -18,15 +18,18 @@ def found():
 
 @pytest.fixture
 def folder(tmp_path, found):
-    """What two phases of three epochs leave, the last line of the log cut off."""
+    """What two methods of three epochs leave, the last line of a log cut off."""
     seed = tmp_path / "seed0"
     write_transition(seed, found, CLASSES, np.tile([[0.9, 0.1], [0.3, 0.7]], (4, 1, 1)))
-    lines = [{"phase": p, "epoch": e, "train_loss": 1 / e, "validation_loss": 2 / e, "validation_mAP": 1 - 1 / (e + 1)}
-             for p in ("standard", "estimated") for e in (1, 2, 3)]  # fmt: skip
-    (seed / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)) + '\n{"phase": "estim')
+    for method in ("Standard", "Reweight"):
+        lines = [{"method": method, "epoch": e, "train_loss": 1 / e, "validation_loss": 2 / e,
+                  "validation_mAP": 1 - 1 / (e + 1)} for e in (1, 2, 3)]  # fmt: skip
+        (seed / method).mkdir()
+        (seed / method / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)) + '\n{"method": "Rew')
     spread = {"mean": 0.71, "std": 0.02}
-    test = {m: {"mAP": spread, "OF1": spread} for m in ("standard", "estimated", EVIL)}
-    write_json(tmp_path / "results.json", {"test": test, "T_error": {"T": spread}, "seconds": {"standard": spread}})
+    test = {m: {"mAP": spread, "OF1": spread} for m in ("Standard", "Reweight", EVIL)}
+    errors = {"auto": {"mean": 1.25, "std": 0.0}, "identity": {"mean": 3.5, "std": 0.0}}
+    write_json(tmp_path / "results.json", {"test": test, "T_error": errors, "seconds": {"Standard": spread}})
     write_json(tmp_path / "config.json", {"dataset": "digits", "noise": "rates"})
     return tmp_path
 
@@ -38,7 +41,10 @@ def test_a_run_folder_becomes_a_page_with_curves_results_and_true_rates(show, fo
     assert complaints == []
     assert requests == [path.as_uri()]
     assert page.locator("#training path.line").count() == 6
+    assert page.locator("#training .legend").first.inner_text().split() == ["Reweight", "Standard"]
     assert page.locator("#results td").count() == 3 * 3
+    assert "1.25" in page.inner_text(".tiles")
+    assert "T = identity: 3.50" in page.inner_text(".tiles")
     assert EVIL in page.text_content("#results")
     assert page.locator("#rates line.true").count() == 8
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
@@ -49,12 +55,13 @@ def test_a_run_folder_becomes_a_page_with_curves_results_and_true_rates(show, fo
     [
         ("results.json", {"results"}),
         ("config.json", {"settings"}),
-        ("seed0/metrics.jsonl", {"training"}),
+        ("seed0/*/metrics.jsonl", {"training"}),
         ("seed0/transition.npz", {"rates", "T"}),
     ],
 )
 def test_what_a_run_has_not_left_is_left_out(folder, missing, without):
-    (folder / missing).unlink()
+    for path in folder.glob(missing):
+        path.unlink()
     text = run_page(folder).read_text(encoding="utf-8")
     sections = set(re.findall(r'<section id="(\w+)">', text))
     assert sections == {"results", "settings", "training", "rates", "T"} - without
