@@ -5,7 +5,12 @@ from simulate import unbiased
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from mlt_jax import Status, estimate
+from mlt_jax import (
+    Status,
+    audit_labels,
+    clean_labels,
+    estimate,
+)
 from mlt_jax.audit.sklearn import LabelAuditor, NoiseTransition
 
 # The other checks fit on continuous features; labels are 0/1 and come with losses or probabilities.
@@ -65,3 +70,12 @@ def test_a_clone_forgets_the_fit_and_keeps_the_parameters(data):
 def test_neither_losses_nor_probs_is_an_error(data):
     with pytest.raises(ValueError, match="losses: neither losses nor probs nor features were given"):
         NoiseTransition().fit(data[0])
+
+
+def test_the_auditor_gives_what_the_functions_give(exact):
+    _, labels, pi = exact
+    found = LabelAuditor(threshold=0.8).fit(None, labels, probs=pi)
+    audit = audit_labels(labels, probs=pi)
+    np.testing.assert_array_equal(found.wrong_, audit.wrong)
+    np.testing.assert_array_equal(found.clean_labels_, clean_labels(audit, threshold=0.8))
+    assert found.issues_.wrong.min() > 0.8

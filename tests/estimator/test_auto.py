@@ -5,7 +5,7 @@ from simulate import t_error
 from mlt_jax import Status, estimate, estimate_all, losses_from_probs, noisy_sides, select_clean
 
 
-def test_the_door_is_select_then_estimate(real_data):
+def test_estimate_selects_and_then_estimates(real_data):
     gold = real_data("golden/golden_1.npz")
     labels, probs = gold["labels"], gold["probs"].astype(np.float32)
     found = estimate(labels, probs=probs)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from simulate import correlated_labels, flip, unbiased
 
-from mlt_jax import bootstrap, count, estimate_all, estimate_pair
+from mlt_jax import bootstrap, estimate_all
 
 
 def test_one_partner_is_the_eight_cell_multinomial():
@@ -100,11 +100,32 @@ def test_95_percent_intervals_cover_the_truth(aggregate, keep):
 
 
 def test_mean_of_partners_knows_that_they_share_examples():
-    labels, selected = unbiased(np.random.default_rng(0), n=20_000, q=8, keep=0.5)
+    rng = np.random.default_rng(0)
+    clean = correlated_labels(rng, n=20_000, q=8, strength=3)
+    labels = flip(rng, clean, 0.1, 0.2)
+    selected = (labels == clean) & (rng.random(clean.shape) < 0.5)
     found = estimate_all(labels, selected, aggregate="mean", stderr=True)
-    p = count(labels, selected).probabilities()
-    pair = estimate_pair(*(jnp.broadcast_to(x, (8, 8)) for x in p))
-    # The spread between partners over the root of their number is what independent partners would give.
-    off = ~np.eye(8, dtype=bool)
-    naive = np.array([np.std(np.asarray(pair.rho_pos[j])[off[j]]) / np.sqrt(7) for j in range(8)])
-    assert (np.asarray(found.stderr[:, 1]) > naive).mean() > 0.5
+    # The jackknife over 200 groups of examples, by the systems of eq6 and eq7: of every partner, and of their mean.
+    y, s = (x.reshape(200, 100, 8).astype(float) for x in (labels, selected))
+
+    def without_each_group(of):
+        """How often `of` the class is on, and how often a partner is on with it."""
+        both, size = np.einsum("gnj,gni->gji", of, y), of.sum(1)
+        return both.sum(0) - both, (size.sum(0) - size)[:, :, None]
+
+    (e, m_j), (b, on), (a, off) = map(without_each_group, (y, s * y, s * (1 - y)))
+    e, m_j, m_i, a, b = e / 19_900, m_j / 19_900, m_j.swapaxes(1, 2) / 19_900, a / off, b / on
+    p, v = ((x / (b - a)) for x in (m_i - a, e - a * m_j))
+    rates = np.stack([(m_j - v) / (1 - p), 1 - v / p], axis=3)  # groups, classes, partners, rates
+    rates = rates[:, ~np.eye(8, dtype=bool)].reshape(200, 8, 7, 2)
+
+    def variance(x):
+        return 199 / 200 * ((x - x.mean(0)) ** 2).sum(0)
+
+    usable = np.asarray(found.partners) == 7  # the mean is over valid partners only
+    assert usable.sum() >= 6
+    ours = np.asarray(found.stderr)[usable]
+    together, independent = np.sqrt(variance(rates.mean(2))), np.sqrt(variance(rates).sum(1)) / 7
+    np.testing.assert_allclose(ours, together[usable], rtol=0.2)
+    assert 0.95 < np.exp(np.log(ours / together[usable]).mean()) < 1.05
+    assert np.abs(independent / together - 1)[usable].max() > 0.25  # what would come out if they shared none

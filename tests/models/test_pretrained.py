@@ -103,13 +103,6 @@ def test_every_tensor_of_torchvision_has_a_place():
     assert len(names) == 267 == len(set(names.values())) == len(jax.tree.leaves((model.params, model.stats)))
 
 
-def test_preprocessing_by_hand():
-    image = jnp.full((1, 1, 1, 3), 100, jnp.uint8).at[0, 0, 0, 0].set(200)
-    np.testing.assert_allclose(CAFFE(image)[0, 0, 0], [100 - 103.939, 100 - 116.779, 200 - 123.68], rtol=1e-5)
-    expected = [(200 / 255 - 0.485) / 0.229, (100 / 255 - 0.456) / 0.224, (100 / 255 - 0.406) / 0.225]
-    np.testing.assert_allclose(IMAGENET(image)[0, 0, 0], expected, rtol=1e-5)
-
-
 def test_missing_files_and_pickles_are_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="no file"):
         models.build("resnet50", num_classes=2, key=KEY, pretrained=tmp_path / "none.npz")

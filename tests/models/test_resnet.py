@@ -1,8 +1,5 @@
 """The networks: shapes, strides, both ways to convolve, batch norm as torch has it."""
 
-import os
-import subprocess
-import sys
 from functools import partial
 
 import jax
@@ -11,7 +8,7 @@ import numpy as np
 import pytest
 
 from mlt_jax import models
-from mlt_jax.models import cpu, layers
+from mlt_jax.models import layers
 from mlt_jax.models.resnet import SHAPES, Block, How
 
 KEY = jax.random.key(0)
@@ -94,55 +91,6 @@ def test_matmul_and_lax_give_the_same_logits_statistics_and_gradients(name, doub
     for a, b in zip(jax.tree.leaves(run("lax")), jax.tree.leaves(run("matmul")), strict=True):
         assert a.dtype == b.dtype == jnp.float64
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-9 * max(1e-3, float(jnp.abs(a).max())))
-
-
-@pytest.mark.parametrize("size", [1, 3, 7])
-@pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize("side", [8, 9, 32])
-def test_each_convolution_agrees_both_ways(size, stride, side):
-    x, kernel = normal(3, side, side, 5), normal(size, size, 5, 6, seed=1)
-    ways = [partial(layers.conv, stride=stride, how=how) for how in ("lax", "matmul")]
-    (a, back_a), (b, back_b) = (jax.vjp(way, x, kernel) for way in ways)
-    np.testing.assert_allclose(a, b, atol=1e-4)
-    g = normal(*a.shape, seed=2)
-    for p, q in zip(back_a(g), back_b(g), strict=True):
-        np.testing.assert_allclose(p, q, atol=1e-4 * float(jnp.abs(p).max()))
-
-
-@pytest.mark.parametrize("side", [8, 9])
-def test_max_pool_agrees_both_ways(side):
-    x = normal(2, side, side, 3)
-    (a, back_a), (b, back_b) = (jax.vjp(partial(layers.max_pool, how=how), x) for how in ("lax", "matmul"))
-    np.testing.assert_array_equal(a, b)
-    assert a.shape == (2, (side + 1) // 2, (side + 1) // 2, 3)
-    g = normal(*a.shape, seed=2)
-    np.testing.assert_allclose(back_a(g)[0], back_b(g)[0], atol=1e-6)
-
-
-def test_max_pool_gradient_is_shared_out_once_where_windows_tie():
-    x = jnp.zeros((1, 6, 6, 1))
-    for how in ("lax", "matmul"):
-        y, back = jax.vjp(partial(layers.max_pool, how=how), x)
-        np.testing.assert_allclose(back(jnp.ones_like(y))[0].sum(), y.size, rtol=1e-6)
-
-
-def plain_batch_norm(x, shortcut, scale, bias, relu):
-    mean, var = jnp.mean(x, (0, 1, 2), keepdims=True), jnp.var(x, (0, 1, 2), keepdims=True)
-    y = (x - mean) / jnp.sqrt(var + 1e-5) * scale[None, None, None] + bias[None, None, None]
-    y = y if shortcut is None else y + shortcut
-    return jax.nn.relu(y) if relu else y
-
-
-@pytest.mark.parametrize("relu", [True, False])
-@pytest.mark.parametrize("aside", [True, False])
-def test_batch_norm_gradient_by_hand_is_the_automatic_one(relu, aside):
-    x, shortcut = 3 * normal(4, 6, 5, 8) + 1, normal(4, 6, 5, 8, seed=1) if aside else None
-    scale, bias, g = normal(8, seed=2), normal(8, seed=3), normal(4, 6, 5, 8, seed=4)
-    a, back_a = jax.vjp(partial(plain_batch_norm, relu=relu), x, shortcut, scale, bias)
-    b, back_b = jax.vjp(lambda *args: layers.batch_norm(*args, relu, None)[0], x, shortcut, scale, bias)
-    np.testing.assert_allclose(a, b, atol=1e-5)
-    for p, q in zip(jax.tree.leaves(back_a(g)), jax.tree.leaves(back_b(g)), strict=True):
-        np.testing.assert_allclose(p, q, atol=1e-4)
 
 
 def test_running_statistics_move_by_the_rule_of_torch():
@@ -275,23 +223,12 @@ def test_every_shape_has_a_name():
     assert set(SHAPES) < set(models.names)
 
 
-def test_tuning_leaves_the_choices_of_the_user_alone():
-    script = "import os; from mlt_jax.models import cpu; cpu.tune(); print(os.environ['XLA_FLAGS'])"
-
-    def flags(**given):
-        environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"} | given
-        done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
-
-    own = "--xla_cpu_experimental_ynn_fusion_type=LIBRARY_FUSION_TYPE_DOT"
-    assert flags(XLA_FLAGS=own) == own
-    other = "--xla_force_host_platform_device_count=2"
-    assert flags(XLA_FLAGS=other).startswith(f"{other} --xla_cpu_experimental_ynn_fusion_type=")
-
-
-def test_a_machine_has_only_cpus_unless_a_plugin_or_the_user_says_otherwise(monkeypatch):
-    for chosen, plugins, alone in [("", [], True), ("", ["cuda"], False), ("cpu", ["cuda"], True), ("cuda", [], False)]:
-        monkeypatch.setenv("JAX_PLATFORMS", chosen)
-        monkeypatch.setattr(cpu, "entry_points", lambda group, found=plugins: found)
-        assert cpu.alone() is alone
+def test_a_resnet_takes_any_head():
+    images = np.zeros((2, 32, 32, 3), np.uint8)
+    for head in models.HEADS:
+        model = models.build("small", num_classes=3, key=KEY, head=head)
+        outputs, stats = jax.eval_shape(lambda m=model: m.apply(m.params, m.stats, images, True))
+        assert jax.tree.leaves(outputs)[0].shape == (2, 3)
+        assert jax.tree.structure(stats) == jax.tree.structure(model.stats)
+    with pytest.raises(ValueError, match="head: 'mlp'; pass one of linear, csra"):
+        models.build("small", num_classes=3, key=KEY, head="mlp")

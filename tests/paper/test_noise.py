@@ -1,6 +1,5 @@
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 
@@ -16,14 +15,6 @@ from mlt_jax.paper.noise import (
     realised_transition,
     transition,
 )
-
-
-@pytest.fixture
-def unchecked_shapes():
-    """Lets a wrong shape through to the function's own check, as it would be for a user."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture(scope="module")
