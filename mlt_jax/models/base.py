@@ -19,12 +19,12 @@ class Preprocess(NamedTuple):
     std: tuple[float, float, float]
 
     def __call__(self, images: Shaped[Array | np.ndarray, "b h w 3"]) -> Float[Array, "b h w 3"]:
-        """Float32 network input from RGB images in 0..255, on the device."""
-        x = jnp.asarray(images).astype(jnp.float32)
+        """Network input from RGB images in 0..255, on the device: float32, or float64 of float64 images."""
+        x = jnp.asarray(images)
+        x = x if x.dtype == jnp.float64 else x.astype(jnp.float32)
         x = x[..., ::-1] if self.order == "bgr" else x
-        shape = (1, 1, 1, 3)
-        mean, std = (jnp.asarray(v, jnp.float32).reshape(shape) for v in (self.mean, self.std))
-        return (x * jnp.float32(self.scale) - mean) / std
+        mean, std = (jnp.asarray(v, x.dtype).reshape(1, 1, 1, 3) for v in (self.mean, self.std))
+        return (x * jnp.asarray(self.scale, x.dtype) - mean) / std
 
 
 # torchvision's and timm's; also what a network trained from scratch gets.

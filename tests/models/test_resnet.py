@@ -76,7 +76,7 @@ def in_double(model):
 
 @pytest.mark.parametrize("name", ["small", "resnet50"])
 def test_matmul_and_lax_give_the_same_logits_statistics_and_gradients(name, double):
-    x, weight = images(4, 32), normal(4, 7, seed=1).astype(jnp.float64)
+    x, weight = images(4, 32).astype(np.float64), normal(4, 7, seed=1).astype(jnp.float64)
 
     def run(conv):
         model = in_double(models.build(name, num_classes=7, key=KEY, conv=conv, dtype=jnp.float64))
