@@ -38,8 +38,8 @@ class TransitionEstimate(NamedTuple):
       stderr: of (rho_neg, rho_pos); NaN if not requested, or if T is a guess or a fallback (from scores, a guess that
         is the mean rates has errors).
       status: see `Status`.
-      partners: how many partners are correlated with j at 95 % (joint rule), or have a valid solution (other rules); 0
-        if T is not from correlations.
+      partners: how many partners are correlated with j at 95 % (joint rule), or have a valid solution (other rules),
+        whatever the status; 0 if correlations were not used.
       residual: chi-square per degree of freedom of the fit, to the line of `estimator.line` or to the curve of
         `estimator.curves`: 1 for sampling noise alone, 0 if T is not from a fit.
     """

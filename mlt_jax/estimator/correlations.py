@@ -36,7 +36,7 @@ def estimate_all(
 
     Args:
       labels: (n, q), any form that `as_labels` takes, with its `observed` and `coding`; scipy.sparse labels with coding
-        "01" and all cells observed are never made dense.
+        "01" and all cells observed are counted without making them dense.
       selected: (n, q) bool, True where the label is taken as clean (see `select_clean`).
       unselected: (n, q), its complement, in place of `selected`; with sparse labels give the smaller one, as sparse.
       aggregate: how the equations of all partners give one T. `"joint"` fits them all at once (see `line`); `"medoid"`

@@ -93,7 +93,7 @@ def count(
 
     Args:
       labels: (n, q), any form that `as_labels` takes, with its `observed` and `coding`; scipy.sparse labels with coding
-        "01" and all cells observed are never made dense.
+        "01" and all cells observed are counted without making them dense.
       selected: (n, q), True where the label is taken as clean.
       unselected: (n, q), its complement, in place of `selected`; with sparse labels give the smaller one, as sparse.
 
