@@ -16,7 +16,8 @@ slow: .venv/ready
 	$(PYTEST) -m slow
 
 docs: .venv/ready
-	$(BIN)/python docs/api.py
+	$(BIN)/python docs/import_graph.py
+	$(BIN)/sphinx-build -q -W --keep-going docs docs/_build
 
 lint: .venv/ready
 	$(BIN)/ruff check .
@@ -30,4 +31,4 @@ lint: .venv/ready
 	touch $@
 
 clean:
-	rm -rf .venv build docs/api *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .venv build docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

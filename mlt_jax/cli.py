@@ -25,7 +25,7 @@ from mlt_jax import processes
 from mlt_jax.audit.audit import Audit, audit_labels
 from mlt_jax.audit.files import Table, align, read_share, read_table, rows_like
 from mlt_jax.audit.issues import Issues, find_label_issues
-from mlt_jax.estimator.counts import check_selection, count
+from mlt_jax.estimator.counts import count
 from mlt_jax.estimator.solve import AGGREGATES, estimate_from_tables
 from mlt_jax.labels import ABSENT, CODINGS, UNKNOWN
 from mlt_jax.transition import Status, TransitionEstimate, check_assume
@@ -139,7 +139,6 @@ def run_estimate(command: EstimateCommand) -> None:
     """Counts this process's rows, adds up the counts of all processes, solves; process 0 writes."""
     _check_choice("aggregate", command.aggregate, AGGREGATES)
     check_assume(command.assume)
-    check_selection(command.selected, command.unselected)
     # Joined before any other call of JAX, which would start it for this process alone.
     processes.join(command.coordinator, command.num_processes, command.process_id, timeout=command.timeout)
     paths, part = (command.labels, command.selected, command.unselected), (jax.process_index(), jax.process_count())

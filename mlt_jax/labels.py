@@ -1,4 +1,4 @@
-"""What labels are: whatever the user passes goes through here once and comes out in one checked form."""
+"""Labels in one checked form: conversion and validation of every form of labels and masks that a user may pass."""
 
 from collections import Counter
 from itertools import chain, pairwise
@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float32, Shaped, UInt8
 
 
 class Labels(NamedTuple):
-    """Checked labels of n examples and q classes; `as_labels` makes them."""
+    """Checked labels of n examples and q classes, the result of `as_labels`."""
 
     values: UInt8[np.ndarray, "n q"]  # 0/1; unobserved cells are 0
     observed: Bool[np.ndarray, "n q"] | None  # None when every cell is observed
@@ -20,7 +20,6 @@ class Labels(NamedTuple):
 
 
 Names = tuple[str, ...] | None
-Bound = int | float | None
 PRESENT, DIFFICULT, ABSENT, UNKNOWN = "present", "difficult and so present", "absent", "unknown"
 CODINGS = {
     "01": {0: ABSENT, 1: PRESENT},
@@ -40,24 +39,29 @@ def as_labels(
     classes: Any = None,
     name: str = "labels",
 ) -> Labels:
-    """Labels in the one checked form the library works on.
+    """`Labels`, the one checked form the library works on.
 
-    labels: one of
-      - (n, q) array (numpy, jax) of bool, integers or floats; a bool or uint8 0/1 array is not copied;
-      - scipy.sparse (n, q), any format; explicit zeros are fine, duplicate entries are summed;
-      - pandas DataFrame: its columns name the classes unless they are just 0..q-1, rows count by position;
-      - list of lists: ALWAYS the class indices of each example (cleanlab's form), `[[0, 2], [], [1]]`, never rows
-        of 0/1; a list of arrays is read the same way;
-      - `Labels`, which are checked again and come back equal, whatever `coding` says.
-    coding: what the numbers mean; it is never guessed.
-      "01": 0 absent, 1 present.  "pm1": -1 absent, 1 present.
-      "voc": -1 absent, 0 only difficult objects, which counts as present, 1 present.
-      "uncertain": -1 unknown (an unobserved cell), 0 absent, 1 present.
-      Sparse matrices take "01" and "uncertain", lists of lists "01".
-    observed: (n, q) True where the label is known; what `labels` hold elsewhere is ignored, be it NaN.
-    num_classes: q for a list of lists (else the number of `classes`, else the largest index + 1); checked otherwise.
-    classes: q distinct names; the columns of a DataFrame must have the same names and are put in this order.
-    name: what errors call `labels`.
+    Args:
+      labels: one of
+        - (n, q) array (numpy, jax) of bool, integers or floats; a bool or uint8 0/1 array is not copied;
+        - scipy.sparse (n, q), any format; explicit zeros are fine, duplicate entries are summed;
+        - pandas DataFrame: its columns name the classes unless they are just 0..q-1, rows count by position;
+        - list of lists: ALWAYS the class indices of each example (cleanlab's form), `[[0, 2], [], [1]]`, never rows
+          of 0/1; a list of arrays is read the same way;
+        - `Labels`, which are checked again and come back equal, whatever `coding` is.
+      coding: what the numbers mean; it is never guessed.
+        "01": 0 absent, 1 present.  "pm1": -1 absent, 1 present.
+        "voc": -1 absent, 0 only difficult objects, which counts as present, 1 present.
+        "uncertain": -1 unknown (an unobserved cell), 0 absent, 1 present.
+        Sparse matrices take "01" and "uncertain", lists of lists "01".
+      observed: (n, q) True where the label is known; entries of `labels` elsewhere, such as NaN, are ignored.
+      num_classes: q of a list of lists (default: the number of `classes`, else the largest index + 1); else checked.
+      classes: q distinct names; the columns of a DataFrame must have the same names and are put in this order.
+      name: what error messages call `labels`.
+
+    Raises:
+      ValueError: a wrong shape, or a value that `coding` does not have; the message names the cell and the remedy.
+      TypeError: no real numbers, or no lists of class indices.
     """
     if coding not in CODINGS:
         raise ValueError(f"coding: {coding!r} is unknown; pass {_explain(*CODINGS)}")
@@ -93,54 +97,47 @@ def as_labels(
 
 
 def as_matrix(
-    array: Any, like: Labels, *, name: str, low: Bound = None, high: Bound = None, lead: bool = False
+    array: Any, like: Labels, *, name: str, low: int | float = -np.inf, high: int | float = np.inf, lead: bool = False
 ) -> Float32[np.ndarray, "*epochs n q"]:
     """The (n, q) float32 matrix of finite numbers in [low, high] that goes with the labels `like`.
 
-    array: (n, q) of real numbers, or a DataFrame, whose columns are put in the order of the class names. With `lead`
-    also (epochs, n, q) or a list of DataFrames; the result is then (epochs, n, q), with epochs = 1 for an (n, q) array.
-    Numbers at unobserved cells are not checked: those not finite or out of range become 0. float32 is not copied.
+    Args:
+      array: (n, q) of real numbers, or a DataFrame, whose columns are put in the order of the class names; float32 is
+        not copied. At unobserved cells, values that are not finite or out of range become 0.
+      lead: also accept (epochs, n, q) or a list of DataFrames; the result is (epochs, n, q), epochs = 1 for (n, q).
     """
     given = _fitted(array, name, like.values.shape, like.classes, lead)
     with np.errstate(over="ignore"):  # too large for float32 becomes inf, which is reported below
         matrix = given.astype(np.float32, copy=False)
-    fine = np.isfinite(matrix)
-    if low is not None:
-        fine &= matrix >= low
-    if high is not None:
-        fine &= matrix <= high
+    fine = np.isfinite(matrix) & (matrix >= low) & (matrix <= high)
     if fine.all():
         return matrix
-    lower, upper = -np.inf if low is None else low, np.inf if high is None else high
-    allowed = "finite values" if low is high is None else f"values in [{lower:g}, {upper:g}]"
+    allowed = "finite values" if low == -high == -np.inf else f"values in [{low:g}, {high:g}]"
     _reject(given, ~fine, like.observed, name, like.classes, f"pass {allowed}")
     return np.where(fine, matrix, np.float32(0))
 
 
 def as_logits(probs: Any, like: Labels) -> Float32[np.ndarray, "n q"]:
-    """Logits (n, q) of predicted P(label = 1), which are kept 1e-6 away from 0 and 1 first."""
+    """Logits (n, q) of predicted P(label = 1), clipped to [1e-6, 1 - 1e-6]."""
     p = np.clip(as_matrix(probs, like, name="probs", low=0, high=1), 1e-6, 1 - 1e-6)
     return np.log(p) - np.log1p(-p)
 
 
 def as_mask(array: Any, like: Labels, *, name: str) -> Bool[np.ndarray, "n q"]:
-    """The (n, q) bool mask that goes with the labels `like`; False at unobserved cells, whatever stood there.
+    """The (n, q) bool mask that goes with the labels `like`; False at unobserved cells.
 
-    array: (n, q) of bool or 0/1: array, DataFrame (columns are put in the order of the class names) or scipy.sparse.
+    `array` is (n, q) of bool or 0/1: an array, scipy.sparse, or a DataFrame, whose columns are put in class order.
     """
     return _mask(array, name, like.values.shape, like.classes, like.observed)
 
 
 def check_binary(name: str, array: ArrayLike) -> Shaped[Array, "n q"]:
-    """The matrix as a jax array; ValueError unless it is (n, q) with values 0/1 (values are not seen under jit)."""
+    """The matrix as a jax array; ValueError unless it is (n, q) with values 0/1 (not checked under jit)."""
     if np.ndim(array) != 2:
         raise ValueError(f"{name}: has shape {np.shape(array)}; pass a matrix (examples, classes)")
     if not isinstance(array, jax.core.Tracer):
         host = np.asarray(array)
-        bad = np.argwhere((host != 0) & (host != 1))
-        if len(bad):
-            row, column = bad[0]
-            raise ValueError(f"{name}: row {row}, column {column} is {host[row, column]}; pass values 0 and 1")
+        _reject(host, (host != 0) & (host != 1), None, name, None, "pass values 0 and 1")
     return jnp.asarray(array)
 
 
@@ -174,7 +171,7 @@ def _decode(
 
 
 def _from_lists(rows: list[Any] | tuple[Any, ...], q: int | None, name: str) -> UInt8[np.ndarray, "n q"]:
-    """The 0/1 matrix of lists of class indices; Python loops over rows only, except to find the culprit."""
+    """The 0/1 matrix of lists of class indices; Python loops over rows only, except to report an error."""
     lists = [row.tolist() if hasattr(row, "tolist") else row for row in rows]
     for i, row in enumerate(lists):
         if not isinstance(row, list | tuple):
@@ -213,7 +210,7 @@ def _fitted(array: Any, name: str, shape: tuple[int, ...], classes: Names, lead:
         return np.concatenate([_fitted(epoch, name, shape, classes, lead) for epoch in array])
     if _is_frame(array):
         places = tuple(map(str, range(shape[1])))
-        if classes or set(_column_names(array, name) or ()) == set(places):  # without any names, numbers can tell
+        if classes or set(_column_names(array, name) or ()) == set(places):  # column numbers order unnamed classes
             array = _reordered(array, name, classes or places)
     grid = _dense(array, name)
     if grid.shape[-2:] != shape or grid.ndim not in ((2, 3) if lead else (2,)) or 0 in grid.shape:
@@ -237,7 +234,7 @@ def _dense(array: Any, name: str) -> np.ndarray:
             i = next((i for i, length in enumerate(lengths) if length != lengths[0]), 0)
             found = f"row {i} has length {lengths[i]}, row 0 {lengths[0]}" if i else str(error)
             raise ValueError(f"{name}: {found}; pass rows of equal length") from None
-        if array.dtype.type.__module__ == "ml_dtypes":  # bfloat16 and its kin are no numbers to numpy
+        if array.dtype.type.__module__ == "ml_dtypes":  # numpy does not count bfloat16 among the real numbers
             return array.astype(np.float32)
     if array.dtype.kind not in "biuf":
         raise TypeError(f"{name}: dtype {array.dtype}, shape {array.shape}; pass an (n, q) array of real numbers")
@@ -324,7 +321,7 @@ def _explain(*codings: str) -> str:
 
 
 def _is_frame(array: Any) -> bool:
-    return hasattr(array, "columns") and hasattr(array, "iloc")  # pandas is not imported to ask
+    return hasattr(array, "columns") and hasattr(array, "iloc")  # without importing pandas
 
 
 def _is_sparse(array: Any) -> bool:

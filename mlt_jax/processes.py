@@ -1,4 +1,4 @@
-"""Several processes as one run: joining them, and handing all of them what process 0 read."""
+"""One run in several processes: connecting them, broadcasting from process 0, and sums over all of them."""
 
 import itertools
 import json
@@ -12,23 +12,28 @@ import numpy as np
 def join(
     coordinator: str | None, num_processes: int | None, process_id: int | None, *, timeout: int | None = None
 ) -> None:
-    """Joins this process to the others: as told, or as Slurm, Kubernetes or MPI tell; alone where there is neither.
+    """Connects this process to the others of its run; call it before anything else of JAX.
 
-    Must be called before anything else of JAX is. `timeout`: seconds after which a process that does not come, is not
-    heard of, or does not end with the others is given up; JAX's defaults are minutes.
+    Args:
+      coordinator, num_processes, process_id: host:port of process 0, the number of processes and this one's index. If
+        all are None, a launcher (Slurm, Kubernetes, MPI) provides them; without one the process runs alone.
+      timeout: seconds to wait for a process that does not connect, respond or shut down; JAX's defaults are minutes.
+
+    Raises:
+      ValueError: only some of the first three are given.
     """
     limits = ("initialization_timeout", "heartbeat_timeout_seconds", "shutdown_timeout_seconds")
-    patience: dict[str, Any] = {} if timeout is None else dict.fromkeys(limits, timeout)
-    told = (coordinator, num_processes, process_id)
-    if any(value is not None for value in told):
-        if coordinator is None or num_processes is None or process_id is None:
+    timeouts: dict[str, Any] = {} if timeout is None else dict.fromkeys(limits, timeout)
+    given = (coordinator, num_processes, process_id)
+    if any(value is not None for value in given):
+        if None in given:
             raise ValueError(
-                f"coordinator, num_processes, process_id: are {told}; pass all three, as in "
+                f"coordinator, num_processes, process_id: are {given}; pass all three, as in "
                 "--coordinator host:port --num-processes 2 --process-id 0, or none of them"
             )
-        jax.distributed.initialize(coordinator, num_processes, process_id, **patience)
+        jax.distributed.initialize(*given, **timeouts)
     elif _in_cluster():
-        jax.distributed.initialize(**patience)
+        jax.distributed.initialize(**timeouts)
 
 
 def _in_cluster() -> bool:
@@ -38,7 +43,7 @@ def _in_cluster() -> bool:
 
 
 def is_main() -> bool:
-    """Whether this is the process that writes."""
+    """Whether this is process 0, the one that writes files and prints."""
     return jax.process_index() == 0
 
 
@@ -49,7 +54,7 @@ def say(text: str) -> None:
 
 
 def agree(value: Any) -> Any:
-    """Process 0's JSON value, in every process."""
+    """The value that process 0 passed, in every process; it must be JSON."""
     if jax.process_count() == 1:
         return value
     from jax.experimental.multihost_utils import broadcast_one_to_all
@@ -61,10 +66,11 @@ def agree(value: Any) -> Any:
 
 
 def add_up(tree: Any, *, timeout: float = 60) -> Any:
-    """Sums over all processes of arrays that each of them has in the same shapes, such as counted `Tables`.
+    """Sums over all processes of a tree of arrays, of the same shapes in each, such as `Tables`.
 
-    A process that has not come here `timeout` seconds after the first did is given up with a TimeoutError, one that
-    dies while sums are taken with a ConnectionError; the run is then over for all, and they should end.
+    Raises:
+      TimeoutError: a process did not call this within `timeout` seconds of the first; end the run.
+      ConnectionError: a process died during the sums; end the run.
     """
     count = jax.process_count()
     if count == 1:
@@ -94,7 +100,7 @@ _meetings = itertools.count()
 
 
 def _meet(timeout: float) -> None:
-    """Waits until all processes are here."""
+    """Waits until all processes have called this."""
     from jax._src import distributed  # the barrier with a time-out has no public name
 
     client: Any = distributed.global_state.client

@@ -1,4 +1,4 @@
-"""What an answer is: noise transition matrices of q classes with their uncertainty, and checks and conversions of them.
+"""Noise transition matrices T of q classes: the result type of every estimator, checks and conversions.
 
 `T[j, clean, noisy]`, rows sum to 1; `rho_neg = T[j, 0, 1]`, `rho_pos = T[j, 1, 0]`.
 """
@@ -16,29 +16,40 @@ from mlt_jax.labels import Labels
 
 
 class Status(IntEnum):
-    """How a class's T came about.
+    """Where the T of a class comes from.
 
-    A guess is what the rule gives all the same where that is a valid T; else the T that counts every unselected label
-    as wrong; else (a selection that leaves out most of a class says nothing) the identity.
+    With `TOO_FEW` and `UNIDENTIFIABLE` T is a guess. From correlations it is the first valid one of: the rule's result;
+    the T by which every unselected label is wrong; the identity. From scores: see `estimate_from_scores`.
     """
 
-    CORRELATION = 0  # from label correlations
-    FALLBACK = 1  # given by the caller: a known T, an anchor method's, or the `fallback` of `estimate_all`
-    TOO_FEW = 2  # too few (selected) positives or negatives; T is a guess
-    UNIDENTIFIABLE = 3  # correlations, or scores, are not beyond chance; T is a guess
-    POSTERIOR = 4  # from the ends of the predicted posterior, see `estimator.curves`
+    CORRELATION = 0  # estimated from label correlations, see `estimate_all`
+    FALLBACK = 1  # not estimated here: a known T, one by an anchor method, or the `fallback` of `estimate_all`
+    TOO_FEW = 2  # too few given (by correlations: selected) positives or negatives
+    UNIDENTIFIABLE = 3  # no significant correlations, or scores that do not predict the labels
+    POSTERIOR = 4  # estimated from scores: the limits of P(given label = 1 | score), see `estimate_from_scores`
 
 
 class TransitionEstimate(NamedTuple):
-    """Estimated noise of q classes; T, prior, status, partners and residual are never NaN."""
+    """Estimated noise of q classes; only `stderr` may be NaN.
 
-    T: Float[Array, "q 2 2"]  # T[j, clean, noisy]
-    prior: Float[Array, "q"]  # P(clean_j = 1)
-    stderr: Float[Array, "q 2"]  # of rho_neg, rho_pos: from correlations if asked for, from scores always; else NaN
-    status: Int[Array, "q"]  # see `Status`
-    partners: Int[Array, "q"]  # joint: partners correlated with j at 95 %; other rules: with a valid system; else 0
-    residual: Float[Array, "q"]  # chi-square per degree of freedom, of the line over all partners or of the curve over
-    # 20 bins of the score; 1 is sampling noise alone, 0 where nothing was fitted
+    Attributes:
+      T: `T[j, clean, noisy]`, rows sum to 1.
+      prior: P(clean_j = 1).
+      stderr: of (rho_neg, rho_pos); NaN if not requested, or if T is a guess or a fallback (from scores, a guess that
+        is the mean rates has errors).
+      status: see `Status`.
+      partners: how many partners are correlated with j at 95 % (joint rule), or have a valid solution (other rules); 0
+        if T is not from correlations.
+      residual: chi-square per degree of freedom of the fit, to the line of `estimator.line` or to the curve of
+        `estimator.curves`: 1 for sampling noise alone, 0 if T is not from a fit.
+    """
+
+    T: Float[Array, "q 2 2"]
+    prior: Float[Array, "q"]
+    stderr: Float[Array, "q 2"]
+    status: Int[Array, "q"]
+    partners: Int[Array, "q"]
+    residual: Float[Array, "q"]
 
     @property
     def rho_neg(self) -> Float[Array, "q"]:
@@ -51,7 +62,7 @@ class TransitionEstimate(NamedTuple):
         return self.T[:, 1, 0]
 
     def interval(self, level: float = 0.95) -> Float[Array, "q 2 2"]:
-        """Intervals `[j, rate, end]` of rho_neg and rho_pos: estimate -+ z * stderr, cut to [0, 1]."""
+        """Normal intervals `[j, rate, end]` of rho_neg and rho_pos, clipped to [0, 1]; NaN where `stderr` is."""
         z = NormalDist().inv_cdf((1 + level) / 2)
         rates = jnp.stack([self.rho_neg, self.rho_pos], axis=1)
         return jnp.clip(jnp.stack([rates - z * self.stderr, rates + z * self.stderr], axis=2), 0, 1)
@@ -68,9 +79,7 @@ class TransitionEstimate(NamedTuple):
         with np.load(path, allow_pickle=False) as archive:
             missing = set(cls._fields) - set(archive.files)
             if missing:
-                raise ValueError(
-                    f"path: {path} has no {sorted(missing)}; pass a file written by TransitionEstimate.save"
-                )
+                raise ValueError(f"path: {path} has no {sorted(missing)}; pass a file that `save` has written")
             return cls(**{name: jnp.asarray(archive[name]) for name in cls._fields})
 
 
@@ -87,27 +96,27 @@ def as_transition(T: Any, num_classes: int, *, name: str = "T") -> Float[Array, 
 
 
 def implied_prior(T: Float[Array, "q 2 2"], frequency: Float[Array, "q"]) -> Float[Array, "q"]:
-    """P(clean = 1) that T makes of the observed P(noisy = 1), cut to [0, 1]."""
+    """P(clean = 1) from T and the observed frequency P(noisy = 1), clipped to [0, 1]."""
     spread = T[:, 1, 1] - T[:, 0, 1]
     return jnp.clip((frequency - T[:, 0, 1]) / jnp.where(jnp.abs(spread) > 1e-3, spread, 1), 0, 1)
 
 
 def as_matrices(rates: Float[Array, "q 2"]) -> Float[Array, "q 2 2"]:
-    """T from rates (rho_neg, rho_pos); a rate below 0 is 0."""
+    """T from rates (rho_neg, rho_pos); negative rates count as 0."""
     rho_neg, rho_pos = jnp.where(rates > 0, rates, 0).T  # also turns -0 into 0
     return jnp.stack([jnp.stack([1 - rho_neg, rho_neg], 1), jnp.stack([rho_pos, 1 - rho_pos], 1)], 1)
 
 
 def check_assume(assume: str) -> None:
-    """Raises unless `assume` is one of the three."""
+    """Raises ValueError unless `assume` is "general", "missing" or "partial"."""
     if assume not in ("general", "missing", "partial"):
         raise ValueError(f'assume: {assume!r}; pass "general", "missing" (rho_neg = 0) or "partial" (rho_pos = 0)')
 
 
 def apply_assumption(T: Any, assume: str) -> Float[np.ndarray, "q 2 2"]:
-    """T with the row of the side that `assume` calls noise-free set to the identity's; a copy, float32.
+    """A float32 copy of T (q, 2, 2) in which the row that `assume` states to be noise-free is that of the identity.
 
-    The released code resets T-estimator's and Dual-T's rows so (`paper.methods`).
+    The paper's released code does so for T-estimator and Dual-T (`paper.methods`).
     """
     check_assume(assume)
     found = np.array(T, np.float32)
@@ -118,7 +127,7 @@ def apply_assumption(T: Any, assume: str) -> Float[np.ndarray, "q 2 2"]:
 
 
 def from_matrices(T: Any, labels: Labels) -> TransitionEstimate:
-    """An estimate that has only T, (q, 2, 2): status `FALLBACK`, the prior that T implies, no standard errors."""
+    """The estimate that consists of a given T, (q, 2, 2): status `FALLBACK`, the implied prior, `stderr` NaN."""
     q = labels.values.shape[1]
     T = as_transition(T, q)
     size = len(labels.values) if labels.observed is None else np.maximum(labels.observed.sum(axis=0), 1)
@@ -133,5 +142,5 @@ def from_matrices(T: Any, labels: Labels) -> TransitionEstimate:
 
 
 def given_probability(clean: Array, rho_neg: Array, kept: Array) -> Array:
-    """P(given = 1) = rho_neg + kept P(clean = 1), with `kept = 1 - rho_neg - rho_pos`; kept inside (0, 1) by 1e-6."""
+    """P(given = 1) = rho_neg + kept P(clean = 1), where kept = 1 - rho_neg - rho_pos; clipped to [1e-6, 1 - 1e-6]."""
     return jnp.clip(rho_neg + kept * clean, 1e-6, 1 - 1e-6)

@@ -1,4 +1,4 @@
-"""Labels and evidence (losses, predictions or features) -> T: `estimate_all` and what it is made of."""
+"""Estimators of T from labels and losses, predictions or features: `estimate`, `estimate_all` and their parts."""
 
 from mlt_jax.estimator.anchors import dual_t, t_estimator
 from mlt_jax.estimator.auto import estimate, noisy_sides

@@ -1,7 +1,7 @@
 """Transition matrices from anchor points: the paper's baselines T-estimator and Dual-T.
 
-Both read T off the examples a classifier of the *noisy* labels is surest of. The released code takes, for each class,
-the epoch with the least validation loss; pass the probabilities of that epoch.
+Both read T off the most confident predictions of a classifier of the *noisy* labels. The paper's released code takes,
+for each class, the epoch with the least validation loss; pass the probabilities of that epoch.
 """
 
 from typing import Any
@@ -16,25 +16,34 @@ from mlt_jax.labels import Labels, as_labels, as_matrix
 def t_estimator(
     probs: Any, labels: Any, *, quantile: float | None = None, observed: Any = None, coding: str = "01"
 ) -> Float[Array, "q 2 2"]:
-    """T whose row v is the predicted noisy posterior of the example that looks most like v.
+    """T whose row v is the predicted noisy posterior of the anchor point: the example with the largest P(noisy = v).
 
     Args:
       probs: (n, q) predicted P(noisy_j = 1).
-      labels: (n, q); only the mask of observed cells is used.
-      quantile: 0.97 is the paper's "97 %": examples at or above this quantile of the posterior of v are passed over.
+      labels: (n, q), any form that `as_labels` takes; only which cells are observed is used.
+      quantile: skip examples at or above this quantile of P(noisy = v); 0.97 is the paper's "97 %", None skips none.
+
+    Raises:
+      ValueError: probs of several epochs, a class without observed labels, or a quantile outside (0, 1).
+
+    References:
+      Patrini et al., "Making deep neural networks robust to label noise", CVPR 2017.
     """
-    p, known, _ = _door(probs, labels, observed, coding)
+    p, known, _ = _check(probs, labels, observed, coding)
     return jnp.asarray(_anchor_rows(p, known, quantile), jnp.result_type(float))
 
 
 def dual_t(
     probs: Any, labels: Any, *, quantile: float | None = None, observed: Any = None, coding: str = "01"
 ) -> Float[Array, "q 2 2"]:
-    """T-estimator's T times the frequencies P(noisy | predicted), predictions being `probs > 0.5`.
+    """T-estimator's T times the frequencies of P(noisy | predicted), with `probs > 0.5` as predictions.
 
-    Arguments as in `t_estimator`. Where a class is never predicted to have value v, P(noisy = v | predicted = v) is 1.
+    Arguments and errors as in `t_estimator`. P(noisy = v | predicted = v) is 1 where v is never predicted.
+
+    References:
+      Yao et al., "Dual T: reducing estimation error for transition matrix in label-noise learning", NeurIPS 2020.
     """
-    p, known, values = _door(probs, labels, observed, coding)
+    p, known, values = _check(probs, labels, observed, coding)
     predicted = np.stack([p <= 0.5, p > 0.5]) & known
     given = np.stack([values == 0, values == 1]) & known
     joint = np.einsum("anq,bnq->qab", predicted.astype(np.float64), given.astype(np.float64))
@@ -43,7 +52,8 @@ def dual_t(
     return jnp.asarray(_anchor_rows(p, known, quantile) @ frequency, jnp.result_type(float))
 
 
-def _door(probs: Any, labels: Any, observed: Any, coding: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _check(probs: Any, labels: Any, observed: Any, coding: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Checked probabilities (float64), observed cells and 0/1 labels, each (n, q)."""
     if np.ndim(probs) == 3:
         raise ValueError(f"probs: shape {np.shape(probs)}; pick one epoch, (n, q): the least validation loss is usual")
     checked: Labels = as_labels(labels, coding=coding, observed=observed)
@@ -54,14 +64,15 @@ def _door(probs: Any, labels: Any, observed: Any, coding: str) -> tuple[np.ndarr
 
 
 def _anchor_rows(p: np.ndarray, known: np.ndarray, quantile: float | None) -> np.ndarray:
+    """T (q, 2, 2) whose row v is the posterior of the anchor point of v."""
     if quantile is not None and not 0 < quantile < 1:
         raise ValueError(f"quantile: {quantile}; pass a number strictly between 0 and 1, such as 0.97, or None")
-    posterior = np.where(known, np.stack([1 - p, p]), np.nan)
-    surest = np.where(known, posterior, -1)
+    posterior = np.where(known, np.stack([1 - p, p]), np.nan)  # [v, example, class]
+    candidates = np.where(known, posterior, -1)
     if quantile is not None:
         cut = np.nanquantile(posterior, quantile, axis=1, keepdims=True, method="higher")
         # All at or above the cut means that all are equal: then any example is the anchor.
         below = np.where(posterior < cut, posterior, -1)
-        surest = np.where((below >= 0).any(axis=1, keepdims=True), below, surest)
-    sure = np.take_along_axis(posterior, surest.argmax(axis=1)[:, None], axis=1)[:, 0]
-    return np.stack([np.stack([sure[0], 1 - sure[0]], -1), np.stack([1 - sure[1], sure[1]], -1)], 1)
+        candidates = np.where((below >= 0).any(axis=1, keepdims=True), below, candidates)
+    anchor = np.take_along_axis(posterior, candidates.argmax(axis=1)[:, None], axis=1)[:, 0]
+    return np.stack([np.stack([anchor[0], 1 - anchor[0]], -1), np.stack([1 - anchor[1], anchor[1]], -1)], 1)

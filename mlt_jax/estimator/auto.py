@@ -1,4 +1,4 @@
-"""The one-line door: labels and a classifier's losses or probabilities in, transition matrices out."""
+"""Transition matrices in one call: the estimator is chosen by what is given beside the labels."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from mlt_jax.transition import TransitionEstimate, apply_assumption, from_matric
 
 def estimate(
     labels: Any,
-    *,
+    *,  # `audit.sklearn` repeats some of these: scikit-learn reads parameters off the signature
     losses: Any = None,
     probs: Any = None,
     features: Any = None,
@@ -28,19 +28,29 @@ def estimate(
     observed: Any = None,
     coding: str = "01",
 ) -> TransitionEstimate:
-    """Transition matrices of all classes with standard errors and a status, from labels and a classifier's word.
+    """Transition matrices of all classes with a status, from labels and a model's losses, predictions or features.
 
     Args:
       labels: (n, q), any form that `as_labels` takes, with its `observed` and `coding`.
-      losses: (epochs, n, q) or (n, q), loss of each given label from a model trained on them, early epochs best.
-      probs: the same shapes, predicted P(label = 1); losses are made of them where none are given.
-      features: (n, d), one row per example from any network; nothing else is needed then.
-      method: `"auto"` trains cross-fitted heads on `features`, or takes (n, q) `probs` as *out-of-sample* predictions,
-        and reads T off the curves of given label against score (see `asymptotes`), told nothing. With losses, or probs
-        of several epochs, which are in-sample, it is `"recipe"`, the paper's way: select small-loss labels (see
-        `select_clean`), then solve the co-occurrence systems (see `estimate_all`), with Dual-T of the last epoch's
-        `probs`, if given, for classes without an estimate. `"dual-t"` and `"t"` are the baselines (see `anchors`).
-      assume, aggregate, tau, min_selected: for the recipe; quantile: for the baselines and the fallback.
+      losses: (epochs, n, q) or (n, q), loss of each given label by a model trained on them; early epochs serve best.
+      probs: the same shapes, predicted P(label = 1); losses are computed from them where none are given.
+      features: (n, d), a row per example from any network.
+      method: one of
+        - `"auto"`: by scores (see `curves`) with `features`, on which heads are cross-fitted, or with (n, q) `probs`
+          alone, which must then be *out-of-sample*; else, with losses or probs of several epochs, `"recipe"`;
+        - `"recipe"`: the paper's estimator. Small-loss labels are selected (`select_clean`) and the co-occurrence
+          systems solved (`estimate_all`); classes without an estimate get Dual-T of the last epoch's `probs`, if given;
+        - `"dual-t"`, `"t"`: the baselines Dual-T and T-estimator (`anchors`), of the last epoch's `probs`.
+      assume: `"missing"` (rho_neg = 0) or `"partial"` (rho_pos = 0), for the recipe, its fallback and the baselines.
+        The estimate by scores, the default with `features` or (n, q) `probs`, IGNORES it: it estimates both rates.
+      aggregate, tau, min_selected: for the recipe, see `estimate_all` and `select_clean`.
+      quantile: for Dual-T and T-estimator, see `t_estimator`.
+
+    Returns:
+      `TransitionEstimate`; `stderr` is NaN by the baselines, and by the recipe for classes without its own estimate.
+
+    Raises:
+      ValueError: an unknown method, or nothing given that the method needs.
     """
     checked = as_labels(labels, coding=coding, observed=observed)
     if losses is None and probs is None and features is None:
@@ -59,38 +69,37 @@ def estimate(
             raise ValueError(f"probs: method={method!r} reads predicted probabilities; pass probs, (n, q)")
         T = (dual_t if method == "dual-t" else t_estimator)(last, checked, quantile=quantile)
         return from_matrices(apply_assumption(T, assume), checked)
-    if losses is None:
-        losses = losses_from_probs(probs, checked)
+    losses = losses_from_probs(probs, checked) if losses is None else losses
+    selected = select_clean(losses, checked, tau=tau, assume=assume)
+    fallback = None if last is None else apply_assumption(dual_t(last, checked, quantile=quantile), assume)
     return estimate_all(
-        checked,
-        select_clean(losses, checked, tau=tau, assume=assume),
-        aggregate=aggregate,
-        assume=assume,
-        fallback=None if last is None else apply_assumption(dual_t(last, checked, quantile=quantile), assume),
-        min_selected=min_selected,
-        stderr=True,
+        checked, selected, aggregate=aggregate, assume=assume, fallback=fallback, min_selected=min_selected, stderr=True
     )
 
 
 def noisy_sides(
     labels: Any, *, probs: Any = None, features: Any = None, observed: Any = None, coding: str = "01"
 ) -> SideTest:
-    """P-values of "no given positive is wrong" (rho_neg = 0) and "no given negative is" (rho_pos = 0).
+    """P-values of "no given positive is wrong" (rho_neg = 0) and "no given negative is wrong" (rho_pos = 0).
 
-    `overall` (2,) is for all classes together, `by_class` (q, 2) for each; see `asymptotes.side_test`. Below 0.001 the
-    side has noise; otherwise nothing speaks against `assume="missing"`, or `assume="partial"`.
-    labels, out-of-sample (n, q) probs or (n, d) features: as in `estimate`.
+    Args:
+      labels: (n, q), any form that `as_labels` takes, with its `observed` and `coding`.
+      probs: (n, q) out-of-sample predictions of P(label = 1); not used if `features` are given.
+      features: (n, d), a row per example from any network.
+
+    Returns:
+      `SideTest`: `by_class` (q, 2) and `overall` (2,), all classes together (see `curves.side_test`). A side whose
+      value is below 0.001 has noise; otherwise `assume="missing"`, or `assume="partial"`, is not contradicted.
     """
     checked = as_labels(labels, coding=coding, observed=observed)
-    if features is not None:
-        return side_test(scores_from_features(features, checked), checked)
-    if np.ndim(probs) != 2:
+    if features is None and np.ndim(probs) != 2:
         raise ValueError(f"probs: shape {np.shape(probs)}; pass (n, q) out-of-sample predictions, or features")
-    return side_test(as_logits(probs, checked), checked)
+    scores = as_logits(probs, checked) if features is None else scores_from_features(features, checked)
+    return side_test(scores, checked)
 
 
-def scores_from_features(features: Any, labels: Labels, *, seed: int = 0, share: bool = True) -> np.ndarray:
-    """Logits (n, q) of the clean labels: cross-fitted heads, a first T, cross-fitted heads corrected by it."""
+def scores_from_features(features: Any, labels: Labels) -> np.ndarray:
+    """Out-of-sample logits (n, q) of the clean labels: cross-fitted heads, a first T, heads corrected by it."""
     x = principal_components(features, len(labels.values))
-    first = estimate_from_scores(cross_val_logits(x, labels, seed=seed), labels, share=share)
-    return cross_val_logits(x, labels, seed=seed, T=first.T)
+    first = estimate_from_scores(cross_val_logits(x, labels), labels)
+    return cross_val_logits(x, labels, T=first.T)

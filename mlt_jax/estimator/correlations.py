@@ -1,4 +1,4 @@
-"""Noise rates from label correlations: labels and the labels taken as clean in, transition matrices out."""
+"""Transition matrices from label correlations: from noisy labels and a selection of labels taken as clean."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -8,10 +8,10 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import PRNGKeyArray
 
-from mlt_jax.estimator.counts import Tables, as_selected, check_selection, count_checked, is_all_sparse
+from mlt_jax.estimator.counts import Tables, check_inputs, count_checked
 from mlt_jax.estimator.solve import estimate_from_tables, partner_ranks, solve_rows
 from mlt_jax.estimator.uncertainty import standard_errors
-from mlt_jax.labels import as_labels
+from mlt_jax.labels import Labels
 from mlt_jax.transition import Status, TransitionEstimate, as_transition
 
 
@@ -35,41 +35,42 @@ def estimate_all(
     """Transition matrices of all q classes from noisy labels and the labels taken as clean.
 
     Args:
-      labels: (n, q), any form that `as_labels` takes, with its `observed` and `coding`; scipy.sparse stays so.
-      selected: (n, q) bool, for each class the examples whose label is taken as clean (see `select_clean`).
-      unselected: (n, q), the cells that are not, in place of `selected`; with sparse labels give the smaller, sparse.
-      aggregate: how the systems of the partners become one T. `"joint"` fits them all at once (see `lines`);
-        `"medoid"` is the paper's rule (label final); `"residual"` the released code's; `"mean"` and `"first"` (R = 1)
-        are the paper's ablations.
-      assume: `"missing"` if no given positive is wrong (rho_neg is 0), `"partial"` if no given negative is.
+      labels: (n, q), any form that `as_labels` takes, with its `observed` and `coding`; scipy.sparse labels with coding
+        "01" and all cells observed are never made dense.
+      selected: (n, q) bool, True where the label is taken as clean (see `select_clean`).
+      unselected: (n, q), its complement, in place of `selected`; with sparse labels give the smaller one, as sparse.
+      aggregate: how the equations of all partners give one T. `"joint"` fits them all at once (see `line`); `"medoid"`
+        is the paper's rule (label final); `"residual"` the released code's; `"mean"` and `"first"` (R = 1) are the
+        paper's ablations.
+      assume: `"missing"`: no given positive is wrong (rho_neg = 0); `"partial"`: no given negative is (rho_pos = 0).
       num_partners: R, how many partners each class uses, drawn with `key`; all q - 1 by default.
-      key: also shuffles the order in which `"first"` tries the partners.
-      fallback: (q, 2, 2) used for the classes that have no estimate of their own, such as `dual_t(probs, labels)`.
-      min_selected: least number of selected positives, and of selected negatives.
-      stderr: also return standard errors (see `uncertainty`); these need the whole tables, and more.
-      mesh: classes are spread over the devices of this mesh.
-      max_memory: bytes for tables of sparse labels; if all q x q do not fit, classes are done in blocks.
-    """
-    check_selection(selected, unselected)
-    rule: dict[str, Any] = dict(aggregate=aggregate, assume=assume, num_partners=num_partners, key=key)
-    more: dict[str, Any] = dict(fallback=fallback, min_selected=min_selected, mesh=mesh)
-    checked: Any
-    mask: Any
-    if is_all_sparse(labels, observed, coding):
-        from mlt_jax.estimator import sparse_counts as sparse  # scipy.sparse is not needed for the rest
+      key: required by `num_partners`; with it `"first"` tries the partners in random order.
+      fallback: (q, 2, 2), T for the classes without an estimate of their own, such as `dual_t(probs, labels)`.
+      min_selected: least number of selected positives, and of selected negatives, for an estimate.
+      stderr: also compute standard errors (see `uncertainty`), which needs the q x q tables at once.
+      mesh: devices over which the classes are spread.
+      max_memory: bytes for the tables of sparse labels; where q x q tables do not fit, classes are done in blocks.
 
-        checked = sparse.as_sparse_labels(labels)
-        mask = sparse.as_sparse_mask(selected, unselected, checked)
-        if not stderr:
-            return _estimate_blocks(
-                sparse.count_blocks(checked, mask, max_memory=max_memory), labels.shape[1], rule, more
-            )
-        tables = sparse.count_sparse(checked, mask)
-    else:
-        checked = as_labels(labels, coding=coding, observed=observed)
-        mask = as_selected(selected, unselected, checked)
-        tables = count_checked(checked, mask)
-    estimate = estimate_from_tables(tables, **rule, **more)
+    Returns:
+      `TransitionEstimate` with status `CORRELATION`, or `FALLBACK`, or without a fallback `TOO_FEW` (selected labels)
+      or `UNIDENTIFIABLE` (no significant correlation). `stderr` is NaN except for `CORRELATION` with `stderr=True`.
+
+    Raises:
+      ValueError: an argument that is not as described.
+
+    References:
+      Li et al., "Multi-Label Noise Transition Matrix Estimation with Label Correlations", Algorithm 1, stage 2.
+    """
+    rule: dict[str, Any] = dict(aggregate=aggregate, assume=assume, num_partners=num_partners, key=key)
+    rest: dict[str, Any] = dict(fallback=fallback, min_selected=min_selected, mesh=mesh)
+    checked, mask = check_inputs(labels, selected, unselected, observed=observed, coding=coding)
+    if not isinstance(checked, Labels) and not stderr:
+        from mlt_jax.estimator.sparse_counts import count_blocks  # scipy.sparse is only needed here
+
+        blocks = count_blocks(checked, mask, max_memory=max_memory)
+        return _estimate_blocks(blocks, labels.shape[1], rule, **rest)
+    tables = count_checked(checked, mask)
+    estimate = estimate_from_tables(tables, **rule, **rest)
     if not stderr:
         return estimate
     errors = standard_errors(tables, checked, mask, **rule)
@@ -78,21 +79,18 @@ def estimate_all(
 
 
 def _estimate_blocks(
-    blocks: Iterable[tuple[np.ndarray, Tables]], num_classes: int, rule: dict[str, Any], more: dict[str, Any]
+    blocks: Iterable[tuple[np.ndarray, Tables]], num_classes: int, rule: dict[str, Any], fallback: Any, **options: Any
 ) -> TransitionEstimate:
-    """Estimates of all classes, whose tables come a block of classes at a time."""
+    """Estimates of all classes from tables that are counted a block of classes at a time."""
     rank = partner_ranks(num_classes, **rule)
-    fallback = more["fallback"]
     other = None if fallback is None else as_transition(fallback, num_classes, name="fallback")
-    options: dict[str, Any] = dict(
-        aggregate=rule["aggregate"], assume=rule["assume"], min_selected=more["min_selected"]
-    )
+    options |= dict(aggregate=rule["aggregate"], assume=rule["assume"])
     out: dict[str, np.ndarray] = {}
     for classes, tables in blocks:
         ranks = rank if len(rank) == 1 else rank[classes]
-        found = solve_rows(tables, ranks, None if other is None else other[classes], jnp.asarray(classes),
-                           mesh=more["mesh"], **options)  # fmt: skip
-        for name, value in found._asdict().items():  # reading it also waits until the tables are no longer needed
+        fallbacks = None if other is None else other[classes]
+        found = solve_rows(tables, ranks, fallbacks, jnp.asarray(classes), **options)
+        for name, value in found._asdict().items():  # np.asarray waits until the shared tables are no longer needed
             rows = np.asarray(value)
             out.setdefault(name, np.empty((num_classes, *rows.shape[1:]), rows.dtype))[classes] = rows
     return TransitionEstimate(**{name: jnp.asarray(value) for name, value in out.items()})

@@ -1,8 +1,9 @@
 """Counts of co-occurring labels: over all examples (E) and over the examples selected as clean (M), for all pairs.
 
-Every table is indexed `[j, i]`: class j whose noise is in question, partner i whose label is looked at beside it.
+Every table is indexed `[j, i]`: class j, whose noise is estimated, and partner i, the other class of the pair.
 """
 
+from functools import reduce
 from typing import Any, NamedTuple
 
 import jax
@@ -36,9 +37,8 @@ class Tables(NamedTuple):
         """Tables of both data sets together (from two batches, or two machines)."""
         if self.both.shape != other.both.shape:
             raise ValueError(f"other: has {len(other.both)} classes, these tables have {len(self.both)}")
-        q = len(self.both)
-        if self.total_both.shape != other.total_both.shape:
-            self, other = _per_pair(self, q), _per_pair(other, q)
+        if self.total_both.shape != other.total_both.shape:  # only one of them has unobserved cells
+            self, other = (Tables(*(jnp.broadcast_to(x, self.both.shape) for x in each)) for each in (self, other))
         n = int(np.max(self.total)) + int(np.max(other.total))
         if n >= 2**31:
             raise ValueError(f"other: together {n} examples; counts are 32-bit, keep them below 2**31")
@@ -48,22 +48,18 @@ class Tables(NamedTuple):
         """These tables plus one more batch; arguments as in `count`."""
         return self.merge(count(labels, selected, **kwargs))
 
-    def groups(self) -> tuple[Int[Array, "4 rows q"], Int[Array, "4 rows #p"]]:
-        """The same counts by disjoint groups of examples: how often noisy_i = 1, and out of how many.
+    def groups(self) -> tuple[list[Array], list[Array]]:
+        """How often noisy_i = 1 in each of four disjoint groups of examples, and the sizes of the groups.
 
-        Groups of class j: selected positives, selected negatives, unselected positives, unselected negatives.
+        Groups of class j: selected positives, selected negatives, unselected positives, unselected negatives. They are
+        lists of four, because stacking them would copy the tables.
         """
-        ones, totals = self.parts()
-        return jnp.stack(ones), jnp.stack(totals)
-
-    def parts(self) -> tuple[list[Array], list[Array]]:
-        """`groups` before they are put into one array, which would have to be written and read again."""
         ones = [self.pos, self.neg, self.both - self.pos, self.partner - self.both - self.neg]
         unselected = self.total - self.total_both - self.total_neg
         return ones, [self.total_pos, self.total_neg, self.total_both - self.total_pos, unselected]
 
     def probabilities(self) -> "Probabilities":
-        """The frequencies that enter the paper's systems (labels pro_two_labels and pro_condition)."""
+        """The frequencies in the paper's systems of equations (labels pro_two_labels and pro_condition)."""
         dtype = jnp.result_type(float)
 
         def ratio(count: Array, total: Array) -> Array:
@@ -79,7 +75,7 @@ class Tables(NamedTuple):
 
 
 class Probabilities(NamedTuple):
-    """Frequencies for all pairs `[j, i]`; see `estimator.estimate_pair`."""
+    """Frequencies for all pairs `[j, i]`, the arguments of `estimate_pair`."""
 
     m_j: Float[Array, "q #p"]  # P(noisy_j = 1)
     m_i: Float[Array, "#q q"]  # P(noisy_i = 1)
@@ -91,54 +87,50 @@ class Probabilities(NamedTuple):
 def count(
     labels: Any, selected: Any = None, *, unselected: Any = None, observed: Any = None, coding: str = "01"
 ) -> Tables:
-    """Tables of all q x q pairs from labels (n, q) and the mask (n, q) of the cells taken as clean, or of the others.
+    """Tables of all q x q pairs, exact for n < 2**31.
 
-    Three matrix products, `Y'Y`, `(S*Y)'Y` and `(S*(1-Y))'Y`; with a mask of observed cells four more for the totals.
-    scipy.sparse labels stay sparse (unless cells are unobserved); with them give the smaller of `selected` and
-    `unselected`, sparse too. Counts are exact for n < 2**31.
+    These are matrix products such as `Y'Y`, `(S*Y)'Y` and `(S*(1-Y))'Y` of labels Y and selection S.
+
+    Args:
+      labels: (n, q), any form that `as_labels` takes, with its `observed` and `coding`; scipy.sparse labels with coding
+        "01" and all cells observed are never made dense.
+      selected: (n, q), True where the label is taken as clean.
+      unselected: (n, q), its complement, in place of `selected`; with sparse labels give the smaller one, as sparse.
+
+    Raises:
+      ValueError: both or neither of `selected` and `unselected`, or arrays that are not as described.
     """
-    check_selection(selected, unselected)
-    if is_all_sparse(labels, observed, coding):
-        from mlt_jax.estimator import sparse_counts as sparse  # scipy.sparse is not needed for the rest
-
-        checked_sparse = sparse.as_sparse_labels(labels)
-        return sparse.count_sparse(checked_sparse, sparse.as_sparse_mask(selected, unselected, checked_sparse))
-    checked = as_labels(labels, coding=coding, observed=observed)
-    return count_checked(checked, as_selected(selected, unselected, checked))
+    return count_checked(*check_inputs(labels, selected, unselected, observed=observed, coding=coding))
 
 
-def is_all_sparse(labels: Any, observed: Any, coding: str) -> bool:
-    """Whether labels are sparse with every cell observed, so that they can stay sparse."""
-    return hasattr(labels, "tocsc") and observed is None and coding == "01"
-
-
-def check_selection(selected: Any, unselected: Any) -> None:
-    """Raises unless exactly one of the two is given."""
+def check_inputs(labels: Any, selected: Any, unselected: Any, *, observed: Any, coding: str) -> tuple[Any, Any]:
+    """`Labels` and the bool mask (n, q) of selected cells; `SparseLabels`, `SparseMask` if labels can stay sparse."""
     if (selected is None) == (unselected is None):
         both = "neither is given" if selected is None else "both are given"
         raise ValueError(f"selected, unselected: {both}; pass one of them, (n, q)")
+    if hasattr(labels, "tocsc") and observed is None and coding == "01":
+        from mlt_jax.estimator import sparse_counts as sparse  # scipy.sparse is only needed here
 
-
-def as_selected(selected: Any, unselected: Any, labels: Labels) -> np.ndarray:
-    """The (n, q) bool mask of selected cells, whichever way it was given."""
+        sparse_labels = sparse.as_sparse_labels(labels)
+        return sparse_labels, sparse.as_sparse_mask(selected, unselected, sparse_labels)
+    checked = as_labels(labels, coding=coding, observed=observed)
     if unselected is None:
-        return as_mask(selected, labels, name="selected")
-    mask = ~as_mask(unselected, labels, name="unselected")
-    return mask if labels.observed is None else mask & labels.observed
+        return checked, as_mask(selected, checked, name="selected")
+    mask = ~as_mask(unselected, checked, name="unselected")
+    return checked, mask if checked.observed is None else mask & checked.observed
 
 
-def count_checked(labels: Labels, selected: np.ndarray) -> Tables:
-    """`count` on inputs that went through the door already."""
+def count_checked(labels: Any, selected: Any) -> Tables:
+    """`count` of what `check_inputs` returns."""
+    if not isinstance(labels, Labels):
+        from mlt_jax.estimator.sparse_counts import count_sparse
+
+        return count_sparse(labels, selected)
     n, q = labels.values.shape
     rows = max(1, min(_EXACT_ROWS, _CHUNK_CELLS // q))
-    tables = None
-    for start in range(0, n, rows):
-        chunk = slice(start, start + rows)
-        seen = labels.observed[chunk] if labels.observed is not None else None
-        part = count_arrays(labels.values[chunk], selected[chunk], seen)
-        tables = part if tables is None else tables.merge(part)
-    assert tables is not None  # labels are never empty
-    return tables
+    arrays = (labels.values, selected) if labels.observed is None else (labels.values, selected, labels.observed)
+    parts = (count_arrays(*(x[start : start + rows] for x in arrays)) for start in range(0, n, rows))
+    return reduce(Tables.merge, parts)
 
 
 @jax.jit
@@ -148,8 +140,7 @@ def count_arrays(
     o: Shaped[Array | np.ndarray, "n q"] | None = None,
     weight: Int[Array, "n"] | None = None,
 ) -> Tables:
-    """`count` of 0/1 arrays in one go, for fewer than 2**24 examples; `weight` says how often each example counts."""
-
+    """`count` of 0/1 arrays on the device, exact below 2**24 examples; `weight` repeats examples."""
     y, s = jnp.asarray(y, bool), jnp.asarray(s, bool)
     o = None if o is None else jnp.asarray(o, bool)
     s = s if o is None else s & o
@@ -164,7 +155,3 @@ def count_arrays(
         (counts[rows, :q], counts[rows, q:]) for rows in map(slice, (0, q, 2 * q, 3 * q), (q, 2 * q, 3 * q, None))
     )
     return Tables(both, pos, neg, partner, total, total_both, total_pos, total_neg)
-
-
-def _per_pair(tables: Tables, q: int) -> Tables:
-    return Tables(*(jnp.broadcast_to(table, (q, q)) for table in tables))

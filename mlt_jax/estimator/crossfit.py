@@ -1,4 +1,4 @@
-"""Out-of-sample scores from given features: a ridge logistic head per class, trained on the other folds."""
+"""Out-of-sample scores from given features: per class a ridge logistic regression ("head"), trained by folds."""
 
 from typing import Any, NamedTuple
 
@@ -10,9 +10,9 @@ from jaxtyping import Array, Bool, Float
 from mlt_jax.labels import as_labels
 from mlt_jax.transition import as_transition, given_probability
 
-# Newton steps, and steps of conjugate gradients in each: on real features the loss is at its floor then.
+# Newton steps, and conjugate-gradient steps in each: more do not lower the loss on real features.
 _STEPS, _INNER = 4, 8
-# Cells (examples x classes x folds) that are solved together; bounds the memory.
+# Cells (examples x classes x folds) solved together; bounds the memory.
 _CELLS = 2**24
 
 
@@ -28,15 +28,23 @@ def cross_val_logits(
     observed: Any = None,
     coding: str = "01",
 ) -> np.ndarray:
-    """Logits (n, q) of each example by heads that never saw it.
+    """Logits (n, q), float32, of each example by heads trained without its fold.
 
     Args:
-      features: (n, d) real numbers, from any network; reduced to their first `components` principal components.
-      labels: (n, q), any form that `as_labels` takes.
-      folds: the heads of one fold are trained on the others; `seed` deals the examples to folds.
-      T: (q, 2, 2); if given the heads predict the *clean* label: they are trained so that T of their prediction fits
-        the given labels (forward correction). Without it they predict the given label.
+      features: (n, d) real numbers, from any network, or `Components`.
+      labels: (n, q), any form that `as_labels` takes, with its `observed` and `coding`.
+      folds: number of folds, 2 to n.
+      seed: of the random assignment of examples to folds.
+      T: (q, 2, 2); with it the heads predict the *clean* label, by forward correction: the loss compares the given
+        label with T's probability of it. Without it they predict the given label.
       l2: weight of the ridge penalty, for features scaled to a total variance of 100.
+      components: how many principal components features are reduced to; `Components` are used as they are.
+
+    Raises:
+      ValueError: `folds` out of range, or features that are not (n, d), or not finite.
+
+    References:
+      Forward correction: Patrini et al., "Making deep neural networks robust to label noise", CVPR 2017.
     """
     checked = as_labels(labels, coding=coding, observed=observed)
     n, q = checked.values.shape
@@ -58,16 +66,16 @@ def cross_val_logits(
 
 
 class Components(NamedTuple):
-    """Principal components of features; whatever takes features takes these, and does not compute them again."""
+    """Principal components of features; functions that take features take these too and skip the computation."""
 
     values: Float[Array, "n k"]  # scaled to a total variance of 100
 
 
-def principal_components(features: Any, n: int, components: int = 512, *, seed: int = 0) -> Components:
-    """The first principal components of (n, d) features; `Components` of n examples come back as they are.
+def principal_components(features: Any, n: int, components: int = 512) -> Components:
+    """The first principal components of (n, d) features; `Components` of n examples are returned unchanged.
 
-    By two steps of subspace iteration, a tenth of the time of an eigendecomposition: the last components are mixed with
-    those that follow, which does not matter here (89 instead of 90 % of the variance of 2,048 ResNet features).
+    Two steps of randomised subspace iteration take a tenth of the time of an eigendecomposition. The last components
+    are approximate: they keep 89 instead of 90 % of the variance of 2,048 ResNet features.
     """
     if isinstance(features, Components) and len(features.values) == n:
         return features
@@ -75,11 +83,11 @@ def principal_components(features: Any, n: int, components: int = 512, *, seed: 
     if x.ndim != 2 or len(x) != n or x.dtype.kind not in "fiu":
         raise ValueError(f"features: shape {x.shape}, dtype {x.dtype}; pass ({n}, d) real numbers, a row per example")
     if not np.isfinite(x).all():
-        raise ValueError(f"features: row {int((~np.isfinite(x)).any(1).argmax())} is not finite; drop or mend it")
+        raise ValueError(f"features: row {int((~np.isfinite(x)).any(1).argmax())} is not finite; drop or correct it")
     x = x.astype(np.float32)
     x = x - x.mean(0)
     second = x.T @ x / n
-    axes = np.random.default_rng(seed).normal(size=(len(second), min(components, *x.shape))).astype(np.float32)
+    axes = np.random.default_rng(0).normal(size=(len(second), min(components, *x.shape))).astype(np.float32)
     for _ in range(2):
         axes = np.linalg.qr(second @ axes)[0]
     axes = axes @ np.linalg.eigh(axes.T @ second @ axes)[1][:, ::-1]
@@ -99,15 +107,16 @@ def head_logits(
 ) -> Float[Array, "n folds q"]:
     """Logits of all examples by the heads of every fold, fitted to the examples in `train`.
 
-    P(label = 1) is `rho_neg + (1 - rho_neg - rho_pos) sigmoid(logit)`, with the rates given.
-    Newton's method with the expected curvature, on all heads at once, a column each. A step is solved by conjugate
-    gradients: components are uncorrelated, so that curvature is nearly diagonal and few of them do.
+    The model is P(given = 1) = rho_neg + (1 - rho_neg - rho_pos) sigmoid(logit), with `rates` (rho_neg, rho_pos) known.
+    Newton's method with the expected Hessian (Fisher scoring) runs on all heads at once, a column each. Its linear
+    systems are solved by preconditioned conjugate gradients: principal components are uncorrelated, so the Hessian is
+    nearly diagonal and few iterations suffice.
     """
     n, shape = len(x), (len(x), train.shape[1], y.shape[1])
     weight = (train[:, :, None] & known[:, None]).reshape(n, -1).astype(x.dtype)
     weight /= jnp.maximum(jnp.sum(weight, axis=0, keepdims=True), 1)
     y = jnp.broadcast_to(y[:, None], shape).reshape(n, -1)
-    # Heads cannot be told apart from a constant where little of the label is kept.
+    # Below a kept share of 0.1 a head could not be distinguished from a constant.
     rho_neg, kept = (jnp.tile(r, shape[1])[None] for r in (rates[:, 0], jnp.maximum(1 - jnp.sum(rates, axis=1), 0.1)))
     x = jnp.concatenate([x, jnp.ones((n, 1), x.dtype)], axis=1)
     variance = jnp.mean(x**2, axis=0)[:, None]
@@ -120,33 +129,34 @@ def head_logits(
         w, z = carry
         clean = jax.nn.sigmoid(z)
         p, slope = given_probability(clean, rho_neg, kept), kept * clean * (1 - clean)
-        pull = weight * slope / (p * (1 - p))
-        bend = pull * slope
-        scale = jnp.sum(bend, axis=0, keepdims=True) * variance + penalty + 1e-8
+        factor = weight * slope / (p * (1 - p))
+        curvature = factor * slope
+        diagonal = jnp.sum(curvature, axis=0, keepdims=True) * variance + penalty + 1e-8
 
-        def conjugate(state: Any, _: None) -> tuple[Any, None]:
-            step, z_step, rest, way, size = state
-            z_way = x @ way
-            bent = x.T @ (bend * z_way) + penalty * way
-            length = size / jnp.maximum(dot(way, bent), 1e-30)
-            rest = rest - length * bent
-            new_size = dot(rest, rest / scale)
-            new_way = rest / scale + new_size / jnp.maximum(size, 1e-30) * way
-            return (step + length * way, z_step + length * z_way, rest, new_way, new_size), None
+        def conjugate_gradient(state: Any, _: None) -> tuple[Any, None]:
+            step, z_step, residual, direction, norm_squared = state
+            z_direction = x @ direction
+            image = x.T @ (curvature * z_direction) + penalty * direction  # the Hessian times the direction
+            step_size = norm_squared / jnp.maximum(dot(direction, image), 1e-30)
+            residual = residual - step_size * image
+            new_norm_squared = dot(residual, residual / diagonal)
+            new_direction = residual / diagonal + new_norm_squared / jnp.maximum(norm_squared, 1e-30) * direction
+            return (step + step_size * direction, z_step + step_size * z_direction, residual, new_direction,
+                    new_norm_squared), None  # fmt: skip
 
-        rest = x.T @ (pull * (y - p)) - penalty * w
-        state = jnp.zeros_like(w), jnp.zeros_like(z), rest, rest / scale, dot(rest, rest / scale)
-        step, z_step = jax.lax.scan(conjugate, state, None, length=_INNER)[0][:2]
+        score = x.T @ (factor * (y - p)) - penalty * w
+        state = jnp.zeros_like(w), jnp.zeros_like(z), score, score / diagonal, dot(score, score / diagonal)
+        step, z_step = jax.lax.scan(conjugate_gradient, state, None, length=_INNER)[0][:2]
 
-        def loss(length: Float[Array, ""]) -> Float[Array, "1 h"]:
-            p = given_probability(jax.nn.sigmoid(z + length * z_step), rho_neg, kept)
-            new = w + length * step
+        def loss(step_size: Float[Array, ""]) -> Float[Array, "1 h"]:
+            p = given_probability(jax.nn.sigmoid(z + step_size * z_step), rho_neg, kept)
+            new = w + step_size * step
             entropy = -jnp.log(jnp.where(y == 1, p, 1 - p))
             return jnp.sum(weight * entropy, axis=0, keepdims=True) + dot(penalty / 2 * new, new)
 
-        lengths = jnp.array([1, 0.3, 0.1, 0], x.dtype)  # nearly always 1
-        length = lengths[jnp.argmin(jax.lax.map(loss, lengths), axis=0)]
-        return (w + length * step, z + length * z_step), None
+        step_sizes = jnp.array([1, 0.3, 0.1, 0], x.dtype)  # nearly always 1
+        step_size = step_sizes[jnp.argmin(jax.lax.map(loss, step_sizes), axis=0)]
+        return (w + step_size * step, z + step_size * z_step), None
 
     share = jnp.clip((jnp.sum(weight * y, axis=0) - rho_neg[0]) / kept[0], 0.01, 0.99)
     start = jnp.zeros((x.shape[1], y.shape[1]), x.dtype).at[-1].set(jnp.log(share) - jnp.log1p(-share))

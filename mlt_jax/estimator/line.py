@@ -1,19 +1,19 @@
 """The joint rule: for one class, the four groups of examples lie on one line in the space of the partners' labels.
 
-Let `mu_g` in R^q be how often each partner label is on in group g of class j: selected positives (S+) and negatives
+Let `mu_g` in R^q be how often each partner label is 1 in group g of class j: selected positives (S+) and negatives
 (S-), unselected positives (U+) and negatives (U-). If the selected labels are clean and noise is class-dependent,
 S+ shows `P(noisy_i = 1 | clean_j = 1)`, S- the same for `clean_j = 0`, and each unselected group is a mixture of the
 two: `mu_U = (1 - theta) mu_S- + theta mu_S+` with theta in [0, 1] its share of clean positives. So the four points lie
-on a line, and where U+ and U- lie on it gives everything: with sizes n_g,
+on a line, and the positions of U+ and U- on it determine the rest: with sizes n_g,
 
     positives = n_S+ + theta_+ n_U+ + theta_- n_U-        prior = positives / n
     rho_neg = (1 - theta_+) n_U+ / (n - positives)        rho_pos = theta_- n_U- / positives
 
 The groups are disjoint, so their errors are independent, about `m_i (1 - m_i) / n_g` in coordinate i: in units of
 `sqrt(m_i (1 - m_i))` the maximum-likelihood line is the first principal axis of the four points with masses n_g.
-A theta outside [0, 1] is pulled to its end by merging that group with S+ or S-. The paper's pairwise systems are the
-projections of these equations on one coordinate; least squares on them (errors in b - a ignored, or corrected as if
-independent) is biased because b, e and m_i share examples.
+A theta outside [0, 1] is set to its bound by merging that group with S+ or S-. The paper's pairwise systems (label
+system2) are the projections of these equations on one coordinate. Least squares over them is biased, whether errors in
+b - a are ignored or corrected as if independent, because b, e and m_i share examples.
 """
 
 from collections.abc import Callable
@@ -26,41 +26,41 @@ from jaxtyping import Array, Bool, Float, Int
 
 from mlt_jax.estimator.sums import sums
 
-# Where U+ and U- go (0: S+, 1: S-, or themselves), all nine ways; _COLLECT[g, h, way]: h goes to g.
+# The nine merges: U+ and U- each stay, or join S+ (0) or S- (1). _COLLECT[g, h, merge] is 1 where h becomes part of g.
 _MEMBERS = np.array([(0, 1, u_pos, u_neg) for u_pos in (2, 0, 1) for u_neg in (3, 0, 1)])
 _COLLECT = np.transpose(np.eye(4)[_MEMBERS], (2, 1, 0))
-_FREEDOM = 1 - 4e-6 * np.sum(_MEMBERS < 2, axis=1)  # a merge never explains more, but for rounding
+_TIE_BREAK = 1 - 4e-6 * np.sum(_MEMBERS < 2, axis=1)  # fewer merges explain at least as much, except by rounding
 _SQUARINGS = 12
 _UPPER = [(g, h) for g in range(4) for h in range(g, 4)]
-# Chance that labels without any correlation pass as correlated; and the 95 % point of one partner's chi-square.
-_CHANCE, _CHI2_95 = 0.05, 3.841
+# Significance level of the test for any correlation, and the 95 % point of one partner's chi-square.
+_LEVEL, _CHI2_95 = 0.05, 3.841
 
 
 class Cloud(NamedTuple):
-    """Group means of one class as far as the line needs them."""
+    """Sufficient statistics of the four group means of one class."""
 
     mass: Float[Array, "4"]  # n_g
     gram: Float[Array, "4 4"]  # inner products of sqrt(n_g) (mu_g - mean), in units of each partner's spread
     dimension: Float[Array, ""]  # number of partners with any spread
     contrast: Float[Array, ""]  # chi-square (`dimension` degrees of freedom) of S+ against S-
-    partners: Float[Array, ""]  # how many partners tell S+ from S- at 95 %
+    partners: Float[Array, ""]  # how many differ between S+ and S- at 95 %
 
 
 def group_cloud(
     ones: Float[Array, "4 q"] | list[Float[Array, "q"]],
     totals: Float[Array, "4 #q"],
-    asked: Bool[Array, "q"],
+    used: Bool[Array, "q"],
     share: Float[Array, "q"] | None = None,
 ) -> Cloud:
-    """The cloud of one class from how often each partner is on in each group, and out of how many.
+    """The cloud of one class from how often each partner is 1 in each group, and the sizes of the groups.
 
-    `share`: how often each partner is on altogether, where it is at hand; it saves a division per pair.
+    `used` marks the partners that count; `share` is how often each is 1 in all groups, if known (saves a division).
     """
     mass = jnp.mean(totals, axis=1)
     if share is None:
         share = _sum_over(lambda g: ones[g]) / jnp.maximum(jnp.sum(totals, axis=0), 1)
     spread = share * (1 - share)
-    scale = jnp.where(asked, jnp.where(spread > 0, 1 / jnp.sqrt(jnp.where(spread > 0, spread, 1)), 0), 0)
+    scale = jnp.where(used, jnp.where(spread > 0, 1 / jnp.sqrt(jnp.where(spread > 0, spread, 1)), 0), 0)
     per_example = 1 / jnp.maximum(totals, 1)
     mean = [ones[g] * per_example[g] for g in range(4)]
     weight = mass / jnp.maximum(jnp.sum(mass), 1)
@@ -76,29 +76,29 @@ def group_cloud(
 
 
 def fit(cloud: Cloud, *, bounded: bool = True) -> Float[Array, "2"]:
-    """Shares of clean positives in (U+, U-); 0 for an empty group. `bounded=False` leaves out theta in [0, 1]."""
-    ways = slice(None if bounded else 1)
-    collect = jnp.asarray(_COLLECT[:, :, ways], cloud.gram.dtype)
+    """Shares theta of clean positives in (U+, U-), 0 for an empty group; in [0, 1] unless `bounded=False`."""
+    merges = slice(None if bounded else 1)
+    collect = jnp.asarray(_COLLECT[:, :, merges], cloud.gram.dtype)
     mass = _sum_over(lambda g: collect[:, g] * cloud.mass[g])
     root = collect * jnp.sqrt(cloud.mass)[None, :, None] / jnp.sqrt(jnp.maximum(mass, 1e-30))[:, None]
     half = _sum_over(lambda g: root[:, g, None] * cloud.gram[g][None, :, None])
     gram = _sum_over(lambda g: half[:, None, g] * root[None, :, g])
     axis = _top_eigenvector(gram)
     merged = axis / jnp.sqrt(jnp.where(mass > 0, mass, 1))
-    place = _sum_over(lambda g: collect[g] * merged[g][None])
-    length = place[0] - place[1]
-    theta = (place[2:] - place[1:2]) / jnp.where(length == 0, 1, length)[None]
+    position = _sum_over(lambda g: collect[g] * merged[g][None])
+    length = position[0] - position[1]
+    theta = (position[2:] - position[1:2]) / jnp.where(length == 0, 1, length)[None]
     theta = jnp.where((cloud.mass[2:, None] > 0) & (length != 0)[None], theta, 0)
     inside = jnp.all((theta >= 0) & (theta <= 1), axis=0)
     explained = _sum_over(lambda g: axis[g] * _sum_over(lambda h: gram[g, h] * axis[h]))
-    score = explained * jnp.asarray(_FREEDOM[ways], explained.dtype)
+    score = explained * jnp.asarray(_TIE_BREAK[merges], explained.dtype)
     return theta[:, jnp.argmax(jnp.where(inside, score, -1))]
 
 
 def correlated(cloud: Cloud) -> tuple[Bool[Array, ""], Int[Array, ""]]:
-    """Whether S+ and S- differ beyond chance (5 %), without which nothing is identified; how many partners do."""
-    above_chance = jax.scipy.special.gammaincc(jnp.maximum(cloud.dimension, 1) / 2, cloud.contrast / 2)
-    return (above_chance < _CHANCE) & (cloud.dimension > 0), cloud.partners.astype(jnp.int32)
+    """Whether S+ and S- differ significantly (5 %), without which T is not identifiable; in how many partners."""
+    p_value = jax.scipy.special.gammaincc(jnp.maximum(cloud.dimension, 1) / 2, cloud.contrast / 2)
+    return (p_value < _LEVEL) & (cloud.dimension > 0), cloud.partners.astype(jnp.int32)
 
 
 def rates(mass: Float[Array, "4"], theta: Float[Array, "2"]) -> tuple[Float[Array, "2"], Float[Array, ""]]:
@@ -111,7 +111,7 @@ def rates(mass: Float[Array, "4"], theta: Float[Array, "2"]) -> tuple[Float[Arra
 
 
 def shares(mass: Float[Array, "4"], rates: Float[Array, "2"], prior: Float[Array, ""]) -> Float[Array, "2"]:
-    """The inverse of `rates`: the shares that a solution implies, unconstrained; 0 for an empty group."""
+    """The inverse of `rates`: shares of clean positives in (U+, U-), not bounded; 0 for an empty group."""
     positives = prior * jnp.sum(mass)
     kept = positives * (1 - rates[1])
     inside = jnp.stack([kept - mass[0], positives - kept])
@@ -119,17 +119,17 @@ def shares(mass: Float[Array, "4"], rates: Float[Array, "2"], prior: Float[Array
 
 
 def misfit(cloud: Cloud, theta: Float[Array, "2"]) -> Float[Array, ""]:
-    """Squared distance of the group means from the best line with these shares, per degree of freedom."""
-    place = jnp.concatenate([jnp.array([1, 0], theta.dtype), theta])
+    """Chi-square of the group means about the best line with these shares, per degree of freedom."""
+    position = jnp.concatenate([jnp.array([1, 0], theta.dtype), theta])
     total = jnp.maximum(jnp.sum(cloud.mass), 1)
-    axis = jnp.sqrt(cloud.mass) * (place - cloud.mass @ place / total)
+    axis = jnp.sqrt(cloud.mass) * (position - cloud.mass @ position / total)
     explained = axis @ cloud.gram @ axis / jnp.maximum(axis @ axis, 1e-30)
     free = cloud.dimension * jnp.sum(cloud.mass[2:] > 0).astype(cloud.dimension.dtype)
     return jnp.maximum(jnp.trace(cloud.gram) - explained, 0) / jnp.maximum(free, 1)
 
 
-def _top_eigenvector(gram: Float[Array, "4 4 way"]) -> Float[Array, "4 way"]:
-    """Unit vectors of the largest eigenvalues, by repeated squaring: smooth, and cheap for thousands of classes."""
+def _top_eigenvector(gram: Float[Array, "4 4 merge"]) -> Float[Array, "4 merge"]:
+    """Unit eigenvectors of the largest eigenvalues, by repeated squaring: differentiable, and fast when vmapped."""
 
     def square(_: Any, power: tuple[Array, ...]) -> tuple[Array, ...]:
         size = _sum_over(lambda g: power[_entry(g, g)])
@@ -147,10 +147,10 @@ def _top_eigenvector(gram: Float[Array, "4 4 way"]) -> Float[Array, "4 way"]:
 
 
 def _entry(g: int, h: int) -> int:
-    """Place of entry (g, h) of a symmetric matrix among its upper ones."""
+    """Index of entry (g, h) of a symmetric matrix in `_UPPER`."""
     return _UPPER.index((min(g, h), max(g, h)))
 
 
 def _sum_over(term: Callable[[int], Array]) -> Array:
-    """Sum of `term` over the four groups, written out: XLA runs thousands of 4 x 4 products 30 times faster so."""
+    """Sum of `term` over the four groups, unrolled: XLA runs thousands of 4 x 4 products 30 times faster this way."""
     return term(0) + term(1) + term(2) + term(3)

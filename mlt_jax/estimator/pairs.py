@@ -1,4 +1,4 @@
-"""The paper's systems, one per pair of labels, and the rules that make one T of a class's many solutions."""
+"""The paper's 2x2 systems, one per pair of classes, and the rules that aggregate a class's many solutions."""
 
 from typing import Any, NamedTuple
 
@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from mlt_jax.estimator.sums import sums
 
-# How often each partner is on in the four groups of examples of a class, see `Tables.parts`.
+# How often each partner is 1 in the four groups of examples of a class, see `Tables.groups`.
 Groups = list[Array] | Float[Array, "4 q"]
 
 
@@ -22,10 +22,15 @@ class Pair(NamedTuple):
 
 
 def estimate_pair(m_j: Any, m_i: Any, e: Any, a: Any, b: Any) -> Pair:
-    """Rates and prior of class j from its co-occurrence with one partner i (labels eq6 and eq7), unconstrained.
+    """Rates and prior of class j from its co-occurrence with one partner i, not bounded to [0, 1].
 
-    Scalars or arrays of one shape: `m_j = P(noisy_j = 1)`, `m_i = P(noisy_i = 1)`, `e = P(noisy_j = 1, noisy_i = 1)`
-    and, over the examples selected as clean for j, `a = P(noisy_i = 1 | clean_j = 0)`, `b` the same for `clean_j = 1`.
+    Args:
+      m_j, m_i: P(noisy_j = 1) and P(noisy_i = 1); all arguments are scalars, or arrays of one shape.
+      e: P(noisy_j = 1, noisy_i = 1).
+      a, b: P(noisy_i = 1 | clean_j = 0) and P(noisy_i = 1 | clean_j = 1), over the examples selected as clean for j.
+
+    References:
+      The paper's equations with labels eq6 (prior) and eq7 (T).
     """
     prior, correlated = _divide(m_i - a, b - a)
     v, _ = _divide(e - a * m_j, b - a)  # P(clean_j = 1, noisy_j = 1)
@@ -37,7 +42,7 @@ def estimate_pair(m_j: Any, m_i: Any, e: Any, a: Any, b: Any) -> Pair:
 
 
 class Choice(NamedTuple):
-    """What a rule makes of the partners' own solutions."""
+    """The aggregate of the partners' solutions for one class."""
 
     rates: Float[Array, "*batch 2"]  # rho_neg, rho_pos
     prior: Float[Array, "*batch"]
@@ -48,9 +53,9 @@ def choose(
     ones: Groups, totals: Float[Array, "4 #q"], rank: Int[Array, "q"], share: Any = None, *, aggregate: str,
     bounded: bool = True,
 ) -> Choice:  # fmt: skip
-    """Rates and prior of one class by a rule that chooses among, or averages, the partners' own solutions."""
+    """Rates and prior of one class by a rule that chooses among, or averages, the partners' solutions."""
     q = rank.shape[0]
-    asked = rank < q
+    used = rank < q
     total = jnp.sum(totals, axis=0)
     safe = jnp.maximum(totals, 1)
     a, b = ones[1] / safe[1], ones[0] / safe[0]
@@ -58,9 +63,9 @@ def choose(
     m_i = (ones[0] + ones[1] + ones[2] + ones[3]) / jnp.maximum(total, 1) if share is None else share
     pair = estimate_pair(m_j, m_i, (ones[0] + ones[2]) / jnp.maximum(total, 1), a, b)
     raw = jnp.stack([pair.rho_neg, pair.rho_pos])
-    rates = jnp.where((raw < 0) & (raw > -0.3 / q), 0, raw)  # a hair below zero is zero, as in the released code
+    rates = jnp.where((raw < 0) & (raw > -0.3 / q), 0, raw)  # slightly negative is zero, as in the released code
     inside = jnp.all((rates >= 0) & (rates <= 1), axis=0) & (jnp.sum(rates, axis=0) < 1)
-    valid = asked & pair.defined & (pair.prior >= 0) & (pair.prior <= 1) & inside
+    valid = used & pair.defined & (pair.prior >= 0) & (pair.prior <= 1) & inside
     partners = jnp.sum(valid)
     if aggregate == "mean":
         share = valid.astype(rates.dtype) / jnp.maximum(partners, 1).astype(rates.dtype)
@@ -70,8 +75,8 @@ def choose(
     else:
         weight = valid.astype(rates.dtype)
         if aggregate == "residual":
-            weight = jnp.where(asked & pair.defined, jnp.abs(pair.prior * (1 - pair.prior) * (b - a)), 0)
-        # Candidates lie in [0, 1], so cutting the others to it moves every sum of distances by the same constant.
+            weight = jnp.where(used & pair.defined, jnp.abs(pair.prior * (1 - pair.prior) * (b - a)), 0)
+        # Candidates lie in [0, 1], so clipping the others to it changes every sum of distances by the same constant.
         chosen = medoid(jnp.clip(rates if aggregate == "medoid" else raw, 0, 1), weight, valid)
     return Choice((rates if bounded else raw)[:, chosen], pair.prior[chosen], partners)
 

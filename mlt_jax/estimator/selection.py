@@ -1,4 +1,4 @@
-"""Which labels to take as clean: small-loss examples, by a two-component mixture per class and label value."""
+"""Selection of labels to take as clean: those with small loss, by a Gaussian mixture per class and label value."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -42,19 +42,25 @@ def select_clean(
     coding: str = "01",
     max_memory: int = 2**30,
 ) -> np.ndarray:
-    """Mask (n, q) of the labels taken as clean.
+    """Mask (n, q), bool, of the labels taken as clean.
+
+    Per class and label value the losses of each epoch are scaled to [0, 1] and averaged over epochs, and a mixture of
+    two Gaussians is fitted. All labels are selected where that is not possible: with fewer than 10 examples, or if all
+    losses are equal. Unobserved cells are never selected.
 
     Args:
-      losses: (epochs, n, q) or (n, q), the loss of each given label, per class (see `losses_from_probs`). Per class
-        and label value each epoch is scaled to [0, 1], the epochs are averaged, and a two-component Gaussian mixture
-        is fitted, as the paper's released code does (it gives the five epochs that end at its sampling epoch).
-      labels: (n, q), any form that `as_labels` takes.
-      tau: a label is taken when its posterior of the low-loss component exceeds tau.
-      assume: `"missing"` (no given positive is wrong): every positive is taken. `"partial"`: every negative is.
-      max_memory: bytes to work in besides losses and mask; classes are done in blocks that fit.
+      losses: (epochs, n, q) or (n, q), the loss of each given label (see `losses_from_probs`); the released code passes
+        the five epochs that end at its sampling epoch.
+      labels: (n, q), any form that `as_labels` takes, with its `observed` and `coding`.
+      tau: a label is selected if its posterior probability of the component with lower mean exceeds tau.
+      assume: `"missing"` (no given positive is wrong) selects every positive, `"partial"` every negative.
+      max_memory: bytes of work space besides losses and mask; classes are done in blocks that fit.
 
-    A column (class and value) that cannot be fitted, with fewer than 10 examples or with all losses equal, is taken
-    whole. Unobserved cells are never taken.
+    Raises:
+      ValueError: tau outside (0, 1), an unknown assumption, or losses that are not finite or not of the labels' shape.
+
+    References:
+      Stage 1 of the paper's Algorithm 1 (label alg1); Arazo et al., "Unsupervised label noise modeling", ICML 2019.
     """
     check_assume(assume)
     if not 0 < tau < 1:
@@ -73,7 +79,12 @@ def select_clean(
 
 
 def losses_from_probs(probs: Any, labels: Any, *, observed: Any = None, coding: str = "01") -> np.ndarray:
-    """Binary cross entropy of the given labels, (epochs, n, q) or (n, q) like `probs`, the predicted P(label = 1)."""
+    """Binary cross entropy of the given labels, float32 of the shape of `probs`: predicted P(label = 1).
+
+    Args:
+      probs: (epochs, n, q) or (n, q), in [0, 1]; the probability of the given label counts as at least 1e-7.
+      labels: (n, q), any form that `as_labels` takes, with its `observed` and `coding`.
+    """
     checked = as_labels(labels, coding=coding, observed=observed)
     p = as_matrix(probs, checked, name="probs", low=0, high=1, lead=np.ndim(probs) == 3)
     return -np.log(np.clip(np.where(checked.values == 1, p, 1 - p), 1e-7, None))
@@ -96,18 +107,14 @@ def _select(
         taken = known
         for value in fitted:
             member = known & (y if value else ~y)
-            taken = taken & (_clean_column(losses, member, tau) | ~member)
+            x = scale_losses(losses, member)
+            mixture = fit_mixture(x, member)
+            taken = taken & ((low_posterior(mixture, x) > tau) | ~mixture.fitted | ~member)
         return taken
 
     q, n = values.shape
     at_once = min(q, max(1, _CELLS_AT_ONCE // n))  # a loop ends with the slowest of these
     return jax.lax.map(one, (jnp.moveaxis(losses, 1, 0), values, known), batch_size=at_once)
-
-
-def _clean_column(losses: Float[Array, "epochs n"], member: Bool[Array, "n"], tau: Scalar) -> Bool[Array, "n"]:
-    x = scale_losses(losses, member)
-    mixture = fit_mixture(x, member)
-    return (low_posterior(mixture, x) > tau) | ~mixture.fitted
 
 
 def scale_losses(losses: Float[Array, "epochs n"], member: Bool[Array, "n"]) -> Float[Array, "n"]:
@@ -127,8 +134,8 @@ def low_posterior(mixture: Mixture, x: Float[Array, "n"]) -> Float[Array, "n"]:
 def fit_mixture(x: Float[Array, "n"], member: Bool[Array, "n"]) -> Mixture:
     """The mixture of one masked column: 2-means, then at most 10 EM steps, as scikit-learn's GaussianMixture does.
 
-    EM is not run to convergence on purpose: the paper's masks come from these ten steps. Every step is one pass over
-    the column that takes all its sums; moments are about the cut of 2-means, where they lose no precision.
+    EM is deliberately not run to convergence: the paper's selections come from ten steps. Every step is one pass over
+    the column; moments are taken about the threshold of 2-means, which avoids cancellation.
     """
     m = member.astype(x.dtype)
     low = jnp.min(x, where=member, initial=jnp.inf)
@@ -156,20 +163,17 @@ def fit_mixture(x: Float[Array, "n"], member: Bool[Array, "n"]) -> Mixture:
         new_bound = total / size
         return maximise(jnp.stack(moments)), new_bound, jnp.abs(new_bound - bound), step + 1
 
-    def em_goes_on(carry: tuple[Mixture, Array, Array, Array]) -> Array:
-        return (carry[2] >= _TOLERANCE) & (carry[3] < _MAX_STEPS)
-
     infinity = jnp.array(jnp.inf, x.dtype)
     above = m * (z > 0).astype(x.dtype)
     start = (maximise(jnp.stack(sums(above, above * z, above * z**2))), -infinity, infinity, jnp.array(0))
-    mixture = jax.lax.while_loop(em_goes_on, em_step, start)[0]
+    mixture = jax.lax.while_loop(lambda c: (c[2] >= _TOLERANCE) & (c[3] < _MAX_STEPS), em_step, start)[0]
     order = jnp.argsort(mixture.mean)
     fitted = (whole[0] >= _FEWEST) & (high > low)
     return Mixture(mixture.weight[order], mixture.mean[order], mixture.variance[order], fitted)
 
 
 def _two_means_cut(x: Float[Array, "n"], m: Float[Array, "n"], low: Scalar, high: Scalar) -> Float[Array, ""]:
-    """Where two clusters part: Lloyd's steps until the cut stands still, from the best of some cuts of the range."""
+    """The threshold between two clusters: Lloyd's algorithm from the best of `_FIRST_CUTS`, to its fixed point."""
     size, total = sums(m, m * x)
 
     def above(*cuts: Scalar) -> tuple[Array, Array]:
@@ -184,18 +188,16 @@ def _two_means_cut(x: Float[Array, "n"], m: Float[Array, "n"], low: Scalar, high
         centres = (total - upper) / jnp.maximum(size - number, 1), upper / jnp.maximum(number, 1)
         return (centres[0] + centres[1]) / 2, cut, count + 1
 
-    def goes_on(carry: tuple[Array, Array, Array]) -> Array:
-        return (carry[0] != carry[1]) & (carry[2] < _TWO_MEANS_STEPS)
-
     cuts = low + (high - low) * jnp.array(_FIRST_CUTS, x.dtype)
     number, upper = above(*cuts)
     spread = upper**2 / jnp.maximum(number, 1) + (total - upper) ** 2 / jnp.maximum(size - number, 1)
     start = cuts[jnp.argmax(spread)]
-    return jax.lax.while_loop(goes_on, step, (start, start - 1, jnp.array(0)))[0]
+    first = (start, start - 1, jnp.array(0))
+    return jax.lax.while_loop(lambda c: (c[0] != c[1]) & (c[2] < _TWO_MEANS_STEPS), step, first)[0]
 
 
 def _log_joint(mixture: Mixture, x: Float[Array, "n"]) -> tuple[Float[Array, "n"], Float[Array, "n"]]:
     scale = jnp.log(mixture.weight) - 0.5 * jnp.log(2 * jnp.pi * mixture.variance)
-    sharp = 0.5 / mixture.variance
-    low, high = (scale[k] - sharp[k] * (x - mixture.mean[k]) ** 2 for k in (0, 1))
+    half_precision = 0.5 / mixture.variance
+    low, high = (scale[k] - half_precision[k] * (x - mixture.mean[k]) ** 2 for k in (0, 1))
     return low, high

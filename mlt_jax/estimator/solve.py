@@ -1,4 +1,4 @@
-"""Transition matrices of all classes from co-occurrence tables: the paper's Algorithm 1, stage 2, and a better rule."""
+"""Transition matrices of all classes from co-occurrence tables: stage 2 of the paper's Algorithm 1 (label alg1)."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,13 +17,13 @@ from mlt_jax.transition import Status, TransitionEstimate, as_matrices, as_trans
 
 AGGREGATES = ("joint", "medoid", "residual", "mean", "first")
 
-# Classes that the rules over partners solve at once; bounds the memory of what they hold per pair.
+# Classes that the rules of `pairs` solve at once; bounds the memory of their intermediate (class, partner) arrays.
 _BLOCK = 16
 
 
 def estimate_from_tables(
     tables: Tables,
-    *,
+    *,  # the same options as `estimate_all` has: both are public, and editors and `help` should show them
     aggregate: str = "joint",
     assume: str = "general",
     num_partners: int | None = None,
@@ -32,7 +32,10 @@ def estimate_from_tables(
     min_selected: int = 50,
     mesh: Mesh | None = None,
 ) -> TransitionEstimate:
-    """`estimate_all` from counted tables (see `cooccurrence.count`); `stderr` is NaN, as it needs the labels."""
+    """Transition matrices of all q classes from `count`'s tables; `stderr` is NaN, as it needs the labels.
+
+    The options, and the errors raised, are those of `estimate_all`.
+    """
     q = len(tables.both)
     rank = partner_ranks(q, aggregate=aggregate, assume=assume, num_partners=num_partners, key=key)
     other = None if fallback is None else as_transition(fallback, q, name="fallback")
@@ -43,13 +46,15 @@ def estimate_from_tables(
 def partner_ranks(
     q: int, *, aggregate: str, assume: str, num_partners: int | None, key: PRNGKeyArray | None
 ) -> Int[Array, "#q q"]:
-    """In which order class j asks its partners, (q, q), or (1, q) when all classes ask in the same; q is never."""
+    """`rank[j, i]`: the place of partner i in the order in which class j uses its partners; q if it does not.
+
+    The shape is (1, q) if the order is the same for all classes. The entries `rank[j, j]` are to be ignored.
+    """
     if aggregate not in AGGREGATES:
         raise ValueError(f"aggregate: {aggregate!r}; pass one of {', '.join(AGGREGATES)}")
     check_assume(assume)
-    everyone = jnp.arange(q)[None]
     if num_partners is None and (key is None or aggregate != "first"):
-        return everyone
+        return jnp.arange(q)[None]
     if num_partners is not None and not 1 <= num_partners <= max(q - 1, 1):
         raise ValueError(f"num_partners: {num_partners}; pass 1 to {q - 1}, one less than the number of classes")
     if key is None:
@@ -60,22 +65,22 @@ def partner_ranks(
 
 
 class Solution(NamedTuple):
-    """What one class's partners say."""
+    """What the correlations with its partners imply for one class; see `TransitionEstimate`."""
 
     rates: Float[Array, "*batch 2"]  # rho_neg, rho_pos
     prior: Float[Array, "*batch"]
     partners: Int[Array, "*batch"]
     residual: Float[Array, "*batch"]
     valid: Bool[Array, "*batch"]  # rates are finite and sum to less than 1
-    identified: Bool[Array, "*batch"]  # and the correlations that gave them are beyond chance
+    identified: Bool[Array, "*batch"]  # and the correlations they come from are significant
 
 
 def solve_class(
     ones: Groups, totals: Float[Array, "4 #q"], rank: Int[Array, "q"], *, aggregate: str, bounded: bool = True
 ) -> Solution:
-    """Rates of one class from how often each partner is on, in the four groups of examples (see `Tables.groups`).
+    """Solution of one class from how often each partner is 1 in the four groups of examples (see `Tables.groups`).
 
-    `bounded=False` leaves out what pulls an estimate to an end of its range, which would hide its error.
+    `bounded=False` leaves out the bounds on the rates: on a bound the derivatives would be 0 and hide the error.
     """
     cloud = line.group_cloud(ones, totals, rank < rank.shape[0])
     choice = None if aggregate == "joint" else choose(ones, totals, rank, aggregate=aggregate, bounded=bounded)
@@ -83,7 +88,7 @@ def solve_class(
 
 
 def conclude(cloud: line.Cloud, choice: Choice | None, *, bounded: bool = True) -> Solution:
-    """The solution of one class: the line through its cloud, or what a rule chose among the partners' own solutions."""
+    """Solution of one class: the line through its cloud or, if given, the choice among the partners' solutions."""
     if choice is None:
         theta = line.fit(cloud, bounded=bounded)
         rates, prior = line.rates(cloud.mass, theta)
@@ -98,12 +103,12 @@ def conclude(cloud: line.Cloud, choice: Choice | None, *, bounded: bool = True) 
 
 
 def class_groups(tables: Tables, assume: str) -> tuple[list[Array], list[Array]]:
-    """`Tables.parts` under an assumption: a side that has no noise is selected whole."""
+    """`Tables.groups` under an assumption: all labels of a side without noise count as selected."""
     if assume == "missing":
         tables = tables._replace(pos=tables.both, total_pos=tables.total_both)
     if assume == "partial":
         tables = tables._replace(neg=tables.partner - tables.both, total_neg=tables.total - tables.total_both)
-    return tables.parts()
+    return tables.groups()
 
 
 def solve_rows(
@@ -117,17 +122,17 @@ def solve_rows(
     min_selected: int,
     mesh: Mesh | None = None,
 ) -> TransitionEstimate:
-    """Estimates of the classes whose rows the tables have, `classes` their numbers."""
+    """Estimates of the classes with indices `classes`; the tables have one row for each of them."""
     rows = len(classes)
     if mesh is not None:
-        mesh = Mesh(mesh.devices, mesh.axis_names)  # whatever its axis types, XLA lays out the inputs
-    if mesh is not None and rows % mesh.size:  # shards have equal sizes; the last row is solved several times
+        mesh = Mesh(mesh.devices, mesh.axis_names)  # without the caller's axis types, so that XLA shards the inputs
+    if mesh is not None and rows % mesh.size:  # shards have equal sizes, so the last row is repeated
         take = np.minimum(np.arange(-(-rows // mesh.size) * mesh.size), rows - 1)
         tables, rank, fallback, classes = jax.tree.map(
             lambda x: x[take] if len(x) == rows else x, (tables, rank, fallback, classes)
         )
-    look = _evidence if isinstance(tables.both, jax.core.Tracer) else _fast_evidence
-    evidence = look(tables, rank, classes, aggregate=aggregate, assume=assume, mesh=mesh)
+    gather = _evidence if isinstance(tables.both, jax.core.Tracer) else _fast_evidence
+    evidence = gather(tables, rank, classes, aggregate=aggregate, assume=assume, mesh=mesh)
     found = _estimate(*evidence, fallback, min_selected=min_selected)
     return jax.tree.map(lambda x: x[:rows], found) if len(found.T) > rows else found
 
@@ -141,19 +146,14 @@ def _evidence(
     assume: str,
     mesh: Mesh | None,
 ) -> tuple[line.Cloud, Choice | None, list[Int[Array, "#rows #q"]]]:
-    """What the partners of every class say, and the sizes of its groups: all that needs a pass over the tables."""
-
-    def cloud(
-        ones: Groups, totals: Float[Array, "4 #q"], rank: Int[Array, "q"], share: Float[Array, "q"]
-    ) -> line.Cloud:
-        return line.group_cloud(ones, totals, rank < rank.shape[0], share)
-
+    """Clouds, choices and group sizes of all classes: everything that needs a pass over the tables."""
     each = partial(map_classes, tables=tables, rank=rank, classes=classes, assume=assume, mesh=mesh)
     choices = None if aggregate == "joint" else each(partial(choose, aggregate=aggregate), block=_BLOCK)
-    return each(cloud), choices, class_groups(tables, assume)[1]
+    clouds = each(lambda ones, totals, rank, share: line.group_cloud(ones, totals, rank < len(rank), share))
+    return clouds, choices, class_groups(tables, assume)[1]
 
 
-# What follows is strict again: it asks whether shares lie exactly on a bound.
+# `_estimate` is compiled without these options: it compares shares with their bounds exactly.
 _fast_evidence = jax.jit(_evidence, static_argnames=("aggregate", "assume", "mesh"), compiler_options=ANY_ORDER)
 
 
@@ -171,10 +171,11 @@ def _estimate(
     enough = jnp.all(sizes[:, :2] >= min_selected, axis=1)
     reason = jnp.where(enough, Status.UNIDENTIFIABLE, Status.TOO_FEW)
     solved = enough & solution.identified
-    trusting = jax.vmap(line.rates, in_axes=(0, None))(sizes, jnp.array([0, 1], sizes.dtype))[0]
-    trusting = jnp.where(jnp.sum(trusting, axis=1, keepdims=True) < 1, trusting, 0)
+    # The guess: every unselected label is wrong, or none is where that would be no valid T.
+    guess = jax.vmap(line.rates, in_axes=(0, None))(sizes, jnp.array([0, 1], sizes.dtype))[0]
+    guess = jnp.where(jnp.sum(guess, axis=1, keepdims=True) < 1, guess, 0)
     from_rule = solution.valid if fallback is None else solved
-    other = as_matrices(trusting) if fallback is None else fallback
+    other = as_matrices(guess) if fallback is None else fallback
     T = jnp.where(from_rule[:, None, None], as_matrices(solution.rates), other)
     frequency = (sizes[:, 0] + sizes[:, 2]) / jnp.sum(sizes, axis=1)
     return TransitionEstimate(
@@ -199,34 +200,31 @@ def map_classes(
 ) -> Any:
     """`solve(ones, totals, rank, share)` of every class: vmapped, over the devices of a mesh, in blocks of classes.
 
-    Blocks bound the memory of what `solve` cannot do in one fused pass over its row.
+    `share` is how often each partner is 1. Blocks bound the memory of intermediate arrays.
     """
     inputs = (classes, *tables, rank)
-    own = [len(x) == len(classes) for x in inputs]  # the others are the same for all classes
+    by_class = [len(x) == len(classes) for x in inputs]  # the others are common to all classes
     q = tables.both.shape[1]
     dtype = jnp.result_type(float)
 
-    def one(j: Int[Array, ""], *row: Array) -> Any:
-        table, rank = Tables(*row[:-1]), row[-1]
+    def one(j: Int[Array, ""], *tables_and_rank: Any) -> Any:
+        table, rank = Tables(*tables_and_rank[:-1]), tables_and_rank[-1]
         ones, totals = class_groups(table, assume)
         share = table.partner.astype(dtype) / jnp.maximum(table.total, 1).astype(dtype)
         others = jnp.where(jnp.arange(q) == j, q, rank)
         return solve([x.astype(dtype) for x in ones], jnp.stack(totals).astype(dtype), others, share)
 
     def every(*inputs: Array) -> Any:
-        rows = [x if mine else x[0] for x, mine in zip(inputs, own, strict=True)]
-        if block is None:
-            return jax.vmap(one, in_axes=[0 if mine else None for mine in own])(*rows)
-        mine = [x for x, is_own in zip(rows, own, strict=True) if is_own]
+        rows = [x if own else None for x, own in zip(inputs, by_class, strict=True)]
+        common: list[Any] = [None if own else x[0] for x, own in zip(inputs, by_class, strict=True)]
 
-        def woven(mine: list[Array]) -> Any:
-            left = iter(mine)
-            return one(*(next(left) if is_own else x for x, is_own in zip(rows, own, strict=True)))
+        def row(own: list[Any]) -> Any:
+            return one(*(shared if x is None else x for x, shared in zip(own, common, strict=True)))
 
-        return jax.lax.map(woven, mine, batch_size=min(block, len(rows[0])))
+        return jax.vmap(row)(rows) if block is None else jax.lax.map(row, rows, batch_size=min(block, len(inputs[0])))
 
     if mesh is not None:
         split = PartitionSpec(mesh.axis_names)
-        specs = tuple(split if mine else PartitionSpec() for mine in own)
+        specs = tuple(split if own else PartitionSpec() for own in by_class)
         every = jax.shard_map(every, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False)
     return every(*inputs)

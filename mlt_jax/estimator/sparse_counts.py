@@ -1,7 +1,7 @@
 """Counting sparse labels: the tables of a block of classes at a time, without ever forming n x q cells.
 
-Every table is a sum of lists: of the labels of a class's examples, of its selected examples, and (for the negatives)
-of the mask's cells. Short lists are copied and added up in the cache by scipy's own loops.
+Row j of a table is a sum of sparse rows: of the labels of the positives of class j, or of its selected positives. For
+the negatives it is simpler by partner i: the sum of the mask's rows over the positives of i. scipy sums the rows.
 """
 
 import os
@@ -17,23 +17,23 @@ from jaxtyping import Int32
 
 from mlt_jax.estimator.counts import Tables
 
-_CLASSES_AT_ONCE = 256  # whose lists are added up at once, by each thread
-_AT_ONCE = 2**24  # numbers in the lists of more than one class, on average
-_BYTES_PER_PAIR = 16  # three 32-bit tables, and room for what is made of them
+_CLASSES_AT_ONCE = 256  # whose rows one thread sums at once
+_AT_ONCE = 2**24  # nonzeros that are gathered at once, unless a single class has more
+_BYTES_PER_PAIR = 16  # three 32-bit tables, and as much again for what is computed from them
 
 
 class SparseLabels(NamedTuple):
-    """Checked sparse labels of n examples and q classes; `as_sparse_labels` makes them."""
+    """Checked sparse labels of n examples and q classes, the result of `as_sparse_labels`."""
 
     by_example: Any  # csr_array (n, q) of int8 ones
     by_class: Any  # csc_array of the same
 
 
 class SparseMask(NamedTuple):
-    """Which cells are selected: those listed, or all others."""
+    """Which cells are selected: the stored ones, or all others."""
 
     cells: Any  # csr_array (n, q) of int8 ones
-    selected: bool  # whether the listed cells are the selected ones
+    selected: bool  # whether the stored cells are the selected ones
 
 
 def as_sparse_labels(labels: Any) -> SparseLabels:
@@ -45,17 +45,15 @@ def as_sparse_labels(labels: Any) -> SparseLabels:
 
 
 def as_sparse_mask(selected: Any, unselected: Any, labels: SparseLabels) -> SparseMask:
-    """The selection that goes with sparse labels; sparse or dense, exactly one of the two is given."""
+    """The selection for sparse labels from exactly one of two (n, q) masks, sparse or dense."""
     name, given = ("selected", selected) if unselected is None else ("unselected", unselected)
-    if hasattr(given, "iloc"):
-        given = given.to_numpy()
     shape = labels.by_example.shape
     given = given if hasattr(given, "tocsc") else np.asarray(given)
     if given.shape != shape:
         raise ValueError(f"{name}: shape {given.shape}, labels have {shape}; pass (n, q)")
     if hasattr(given, "tocsc"):
         return SparseMask(_cells(given, name, "True or False, or 1 or 0"), name == "selected")
-    listed = bool(2 * np.count_nonzero(given) <= given.size)  # the fewer, the less work
+    stored = bool(2 * np.count_nonzero(given) <= given.size)  # the rarer value
     pieces = []
     for start in range(0, len(given), 1024):  # a piece at a time: the whole may be large
         piece = given[start : start + 1024]
@@ -65,15 +63,15 @@ def as_sparse_mask(selected: Any, unselected: Any, labels: SparseLabels) -> Spar
             raise ValueError(
                 f"{name}: row {start + row}, column {column} is {piece[row, column]}; pass True or False, or 1 or 0"
             )
-        pieces.append(sp.csr_array((piece == listed).view(np.int8)))
-    return SparseMask(sp.vstack(pieces, format="csr"), (name == "selected") == listed)
+        pieces.append(sp.csr_array((piece == stored).view(np.int8)))
+    return SparseMask(sp.vstack(pieces, format="csr"), (name == "selected") == stored)
 
 
 def count_blocks(labels: SparseLabels, mask: SparseMask, *, max_memory: int) -> Iterator[tuple[np.ndarray, Tables]]:
-    """Classes and the rows of their tables, in blocks whose tables need no more than `max_memory` bytes.
+    """Yields blocks of classes and the rows of their tables, which need no more than `max_memory` bytes.
 
-    All blocks have the same size, so the last may repeat classes of the one before. A block's tables hold only until
-    the next is asked for: they share their memory.
+    All blocks have the same size, so the last may repeat classes of the one before. All blocks share their memory: the
+    tables of one are overwritten when the next is requested.
     """
     q = labels.by_example.shape[1]
     rows = int(np.clip(max_memory // (_BYTES_PER_PAIR * q), 1, q))
@@ -85,7 +83,7 @@ def count_blocks(labels: SparseLabels, mask: SparseMask, *, max_memory: int) -> 
 
 
 def count_sparse(labels: SparseLabels, mask: SparseMask) -> Tables:
-    """All rows at once (see `cooccurrence.count`)."""
+    """Tables of all classes at once, as by `counts.count`."""
     q = labels.by_example.shape[1]
     return next(count_blocks(labels, mask, max_memory=_BYTES_PER_PAIR * q * q))[1]
 
@@ -93,35 +91,35 @@ def count_sparse(labels: SparseLabels, mask: SparseMask) -> Tables:
 def _count_rows(
     labels: SparseLabels, mask: SparseMask, first: int, buffers: list[np.ndarray], pool: ThreadPoolExecutor
 ) -> Tables:
-    """Rows `first` onwards of the tables, into the buffers (rows, q)."""
+    """Rows `first` onwards of the tables, written into the buffers (rows, q)."""
     both, pos, neg = buffers
     n, q = labels.by_example.shape
     block = slice(first, first + len(both))
-    mine, by_class, cells = labels.by_example, labels.by_class, mask.cells
+    by_example, by_class, cells = labels.by_example, labels.by_class, mask.cells
     if len(both) < q:
-        mine, by_class, cells = mine[:, block], by_class[:, block], cells[:, block]
+        by_example, by_class, cells = by_example[:, block], by_class[:, block], cells[:, block]
     partner = np.diff(labels.by_class.indptr).astype(np.int32)
 
     def fill(out: np.ndarray, examples: Any) -> list[Future]:
         return [pool.submit(_add_up, labels.by_example, examples, part, out[part]) for part in _parts(len(both))]
 
     def fill_negatives(part: slice) -> None:
-        """By partner, whose examples' cells are added up: several times fewer and longer lists than by class."""
+        """Columns of `neg`, by partner: a class has many negatives, but a partner has few positives."""
         sums = np.empty((part.stop - part.start, len(both)), np.int32)
         _add_up(counted, labels.by_class, part, sums)
         if not mask.selected:
             np.subtract(partner[part, None], sums, out=sums)
         neg[:, part] = sums.T
 
-    work = [*fill(both, by_class), listed_by_class := pool.submit(np.bincount, cells.indices, minlength=len(both))]
-    listed = cells.multiply(mine)
-    taken = (listed if mask.selected else mine - listed).tocsr()  # the selected positives
-    taken_by_class = taken.tocsc()
-    counted = cells - listed if mask.selected else cells + taken  # the selected negatives, or all other cells
-    work += fill(pos, taken_by_class) + [pool.submit(fill_negatives, part) for part in _parts(q)]
-    for one in work:
-        one.result()
-    total_pos, number = np.diff(taken_by_class.indptr), listed_by_class.result()
+    work = [*fill(both, by_class), stored_per_class := pool.submit(np.bincount, cells.indices, minlength=len(both))]
+    stored = cells.multiply(by_example)  # the positives among the stored cells
+    selected = (stored if mask.selected else by_example - stored).tocsr()  # the selected positives
+    selected_by_class = selected.tocsc()
+    counted = cells - stored if mask.selected else cells + selected  # the selected negatives, or all other cells
+    work += fill(pos, selected_by_class) + [pool.submit(fill_negatives, part) for part in _parts(q)]
+    for task in work:
+        task.result()
+    total_pos, number = np.diff(selected_by_class.indptr), stored_per_class.result()
     total_neg = (number if mask.selected else n - number) - total_pos
     column = [jnp.asarray(x.astype(np.int32)[:, None]) for x in (partner[block], total_pos, total_neg)]
     total = jnp.full((1, 1), n, jnp.int32)
@@ -132,21 +130,22 @@ def _parts(number: int) -> list[slice]:
     return [slice(start, min(start + _CLASSES_AT_ONCE, number)) for start in range(0, number, _CLASSES_AT_ONCE)]
 
 
-def _add_up(lists: Any, examples: Any, columns: slice, out: Int32[np.ndarray, "columns w"]) -> None:
-    """`examples' lists` of 0/1 matrices, for some columns of `examples` (csc); lists (csr) are taken row by row."""
+def _add_up(rows: Any, examples: Any, columns: slice, out: Int32[np.ndarray, "columns w"]) -> None:
+    """Writes `examples.T @ rows` of 0/1 matrices (csc, csr) for some columns of `examples` into `out`."""
     ends = examples.indptr[columns.start : columns.stop + 1]
-    if len(out) > 1 and lists.nnz / lists.shape[0] * (ends[-1] - ends[0]) > _AT_ONCE:
+    if len(out) > 1 and rows.nnz / rows.shape[0] * (ends[-1] - ends[0]) > _AT_ONCE:
         middle = len(out) // 2
         for half in (slice(0, middle), slice(middle, len(out))):
-            _add_up(lists, examples, slice(columns.start + half.start, columns.start + half.stop), out[half])
+            _add_up(rows, examples, slice(columns.start + half.start, columns.start + half.stop), out[half])
         return
-    taken = lists[examples.indices[ends[0] : ends[-1]]]
-    ones = np.ones(len(taken.indices), np.int32)
-    sp.csr_array((ones, taken.indices, taken.indptr[ends - ends[0]]), shape=out.shape).toarray(out=out)  # they add up
+    gathered = rows[examples.indices[ends[0] : ends[-1]]]
+    ones = np.ones(len(gathered.indices), np.int32)
+    # The rows of a column's examples become one row with duplicates, which `toarray` sums.
+    sp.csr_array((ones, gathered.indices, gathered.indptr[ends - ends[0]]), shape=out.shape).toarray(out=out)
 
 
 def _cells(matrix: Any, name: str, allowed: str) -> Any:
-    """The cells of a sparse 0/1 matrix by example, sorted, each once: csr_array of int8 ones."""
+    """The nonzero cells of a sparse 0/1 matrix, checked: csr_array of int8 ones without duplicates."""
     if matrix.dtype.kind not in "biuf":
         raise TypeError(f"{name}: dtype {matrix.dtype}; pass real numbers")
     cells = sp.csr_array(matrix)

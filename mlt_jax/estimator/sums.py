@@ -1,4 +1,4 @@
-"""Sums of several vectors in one pass over their ingredients, which is what bounds the speed of large tables."""
+"""Sums of several vectors in one pass over memory, which is what limits the speed on large tables."""
 
 from typing import Any
 
@@ -7,14 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-# Options of `jax.jit` under which sums may be taken in any order; else XLA does not vectorise several at once.
+# Options of `jax.jit` that allow sums in any order: only then does XLA vectorise several at once.
 ANY_ORDER = {"xla_cpu_enable_fast_math": True}
 ANY_ORDER |= {f"xla_cpu_fast_math_honor_{what}": True for what in ("nans", "infs", "division", "functions")}
 
 
 @jax.custom_jvp
 def sums(*terms: Float[Array, "q"]) -> tuple[Float[Array, ""], ...]:
-    """Sums of several vectors in one pass: the vectors are never formed, and their ingredients are read once."""
+    """Sums of several vectors in one fused reduction: under jit the vectors are never written to memory."""
     return tuple(jax.lax.reduce(terms, (np.zeros((), terms[0].dtype),) * len(terms), _add, (0,)))
 
 

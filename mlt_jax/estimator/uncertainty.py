@@ -1,12 +1,12 @@
 """Standard errors of estimated rates: the delta method on per-example influences, and a bootstrap.
 
-Counts are sums over independent examples and the rates a function f of them, so one more example moves the rates by
-the gradient of f at the counts of its group, and `Var[rates]` is the sum of the squared moves (their mean is zero: f
-does not change when all counts grow together). Partners share examples; the influences know that, a per-partner
-formula averaged over partners does not. With one partner this is the 8-cell multinomial of (noisy_j, selected_j,
-noisy_i).
+Counts are sums over independent examples, and the rates are a function f of them. So the influence of an example on the
+rates is the gradient of f by the counts it adds to, and `Var[rates]` is the sum of the squared influences. (Their mean
+is zero: f does not change when all counts grow in proportion.) Partners share examples, which influences account for
+and a per-partner formula averaged over partners does not. With one partner this is the delta method for the 8-cell
+multinomial of (noisy_j, selected_j, noisy_i).
 
-What the errors leave out: which partner a rule picks, and the selection itself, are taken as given.
+Not included: the choice of a partner by a rule, and the selection of clean labels, are treated as fixed.
 """
 
 from functools import partial
@@ -35,11 +35,10 @@ def standard_errors(
     num_partners: int | None = None,
     key: PRNGKeyArray | None = None,
 ) -> Float[Array, "q 2"]:
-    """Delta-method standard errors of (rho_neg, rho_pos); arguments as in `estimate_all`, inputs checked already.
+    """Delta-method standard errors of (rho_neg, rho_pos), ignoring bounds: a rate of 0 has a positive error, too.
 
-    `labels` and `selected` are `Labels` and a mask, or `SparseLabels` and a `SparseMask`.
-
-    Bounds are left out, so that an estimate that lies on one (a rate of 0, say) keeps its error.
+    `labels` and `selected` are checked: `Labels` and a mask, or `SparseLabels` and a `SparseMask`. `tables` are their
+    counts; the options are those of `estimate_all`.
     """
     rank = partner_ranks(len(tables.both), aggregate=aggregate, assume=assume, num_partners=num_partners, key=key)
     per_one, per_example = _gradients(tables, rank, aggregate=aggregate, assume=assume)
@@ -53,7 +52,7 @@ def standard_errors(
 
 
 def _dense_rows(labels: Any, selected: Any, part: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Labels, selection and observed cells of some examples; only these become dense."""
+    """Labels, selection and observed cells of some examples, dense."""
     if isinstance(labels, Labels):
         values = labels.values[part]
         known = np.broadcast_to(np.True_, values.shape) if labels.observed is None else labels.observed[part]
@@ -75,9 +74,13 @@ def bootstrap(
     observed: Any = None,
     coding: str = "01",
 ) -> Float[Array, "num_samples q 2"]:
-    """Rates (rho_neg, rho_pos) re-estimated on `num_samples` resamples of the examples, selection kept.
+    """Rates (rho_neg, rho_pos) re-estimated on `num_samples` resamples of the examples with replacement.
 
-    Each resample weighs the examples by multinomial counts; all of them run in one vmapped kernel, a few at a time.
+    Args:
+      key: of the resampling.
+      labels: (n, q), any form that `as_labels` takes, with its `observed` and `coding`.
+      selected: (n, q), True where the label is taken as clean; the selection is not repeated.
+      num_samples: number of resamples; the other options are those of `estimate_all`.
     """
     checked = as_labels(labels, coding=coding, observed=observed)
     mask = as_mask(selected, checked, name="selected")
@@ -105,7 +108,7 @@ def _resample(
 def _gradients(
     tables: Tables, rank: Int[Array, "#q q"], *, aggregate: str, assume: str
 ) -> tuple[Float[Array, "q 2 4 q"], Float[Array, "q 2 4 p"]]:
-    """Derivatives of every class's two rates by the counts of its four groups."""
+    """Derivatives of every class's two rates by the counts of ones, and by the sizes, of its four groups."""
 
     def gradient(ones: list[Array], totals: Float[Array, "4 p"], rank: Int[Array, "q"], _: Any) -> Any:
         def rates(ones: Float[Array, "4 q"], totals: Float[Array, "4 p"]) -> Float[Array, "2"]:
@@ -128,10 +131,10 @@ def _squared_influence(
     dtype = per_one.dtype
     total = jnp.zeros((y.shape[0], y.shape[1], 2), dtype)
     for g, member in enumerate(groups):
-        move = jnp.einsum("ni,jri->njr", y.astype(dtype), per_one[:, :, g])
+        influence = jnp.einsum("ni,jri->njr", y.astype(dtype), per_one[:, :, g])
         if per_example.shape[3] == 1:
-            move += per_example[None, :, :, g, 0]
+            influence += per_example[None, :, :, g, 0]
         else:
-            move += jnp.einsum("ni,jri->njr", known.astype(dtype), per_example[:, :, g])
-        total += jnp.where(member[:, :, None], move, 0)
+            influence += jnp.einsum("ni,jri->njr", known.astype(dtype), per_example[:, :, g])
+        total += jnp.where(member[:, :, None], influence, 0)
     return jnp.sum(total**2, axis=0)

@@ -1,4 +1,4 @@
-"""Features of a frozen backbone: computed once, kept on disk, found again by what they were made of."""
+"""Features of a frozen backbone: computed once, kept on disk, and found again by a hash of what they depend on."""
 
 import hashlib
 import os
@@ -32,9 +32,13 @@ def with_features(
 ) -> Dataset:
     """The data set with the model's features in place of its images: (n, d), or (n, h, w, d) if `maps`.
 
-    Kept in `folder` as float16 or float32 npy, under a hash of the weights, the preprocessing and size, and the names
-    of the examples with the data set's; written under another name and renamed, so that a killed run leaves no half
-    file. Images are warped, not cropped. `on_error="skip"` leaves out examples that cannot be read.
+    Images are warped, not cropped.
+
+    Args:
+      folder: where the features are kept as npy, under `cache_key`; a killed run leaves no half file.
+      size: side of the images in pixels; by default 224.
+      dtype: of the file, "float16" or "float32".
+      on_error: "raise", or "skip" to leave out examples that cannot be read.
     """
     if model.features is None:
         raise ValueError(f"model: {model.name!r} has no backbone to take features from; pass a ResNet")

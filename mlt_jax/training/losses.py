@@ -2,6 +2,9 @@
 
 `g = sigmoid(logit)` is the predicted P(clean_j = 1), `y` the noisy label, `T[j] = [[1 - rn, rn], [rp, 1 - rp]]`. All of
 them work from log g and log(1 - g), so that values and gradients stay finite far out on either side.
+
+References: reweighting by Liu and Tao 2016; forward and backward correction by Patrini et al. 2017; T-Revision by Xia
+et al. 2019; generalised cross entropy by Zhang and Sabuncu 2018; WSIC by Hu et al. 2019.
 """
 
 import jax

@@ -29,12 +29,12 @@ def read_json(path: Path) -> Any:
 
 
 def claim(path: Path, identity: dict[str, Any], *, remedy: str) -> None:
-    """Makes a folder this configuration's by the file `path` in it; ValueError where it is another's.
+    """Raises ValueError where the JSON file `path` says that its folder belongs to another run.
 
     Args:
-      path: the JSON file that says whose the folder is.
+      path: the configuration of the run in the folder, if there is one.
       identity: what makes a run this run; other entries of the file do not count.
-      remedy: what the error tells the user to do.
+      remedy: what the error asks the user to do.
     """
     before = read_json(path)
     other = [] if before is None else [name for name in identity if identity[name] != before.get(name)]

@@ -30,13 +30,13 @@ STAND_IN = (
     "Not the paper's test set: VOC2007 trains on `train` and tests on `val`, VOC2012 trains on `trainval` and tests on "
     "VOC2007 `trainval`; T errors are of VOC2007 `trainval` and VOC2012 `trainval`, 90 % of the examples."
 )
-TOLD = (
-    '"Our estimator" and "Reweight-Ours" are the paper\'s recipe with the rule of its code (residual); they, T and '
-    "Dual-T are told which side is noise-free in the first four settings, as that code is (the printed rows of T and "
-    'Dual-T fit only so); "blind" is this library\'s default, told nothing.'
+NOISE_FREE_SIDE = (
+    '"Our estimator" and "Reweight-Ours" are the paper\'s recipe with the rule of its code (residual). They, T and '
+    "Dual-T are given the noise-free side of the first four settings, as in that code (the printed rows of T and "
+    'Dual-T fit only so); "blind" is this library\'s default, without that knowledge.'
 )
 CHOICES = (
-    "CDR is told the share of wrong labels; WSIC has the noisy label in place of the clean one; PMD noise flips "
+    "CDR is given the share of wrong labels; WSIC has the noisy label in place of the clean one; PMD noise flips "
     "{level:.0%} of the present labels, pair-wise noise takes a class for the next one."
 )
 SMALL_IMAGES = (
@@ -157,9 +157,9 @@ def _about(options: Options, table: Table) -> list[str]:
     if not options.real_test and inputs != {"labels"}:
         lines.append(STAND_IN)
     if inputs == {"labels"}:
-        lines.append("From labels alone, exactly the right labels being selected, told the noise-free side.")
+        lines.append("From labels alone, with exactly the right labels selected and the noise-free side given.")
     else:
-        lines += [TOLD, CHOICES.format(level=options.pmd_level)]
+        lines += [NOISE_FREE_SIDE, CHOICES.format(level=options.pmd_level)]
     if "maps" in inputs and options.backbone == "frozen":
         lines.append(SMALL_IMAGES)
         lines += [AGCN_RATE] if options.learning_rate is None else []
@@ -172,8 +172,8 @@ NOTES: Mapping[str, list[str]] = {
         "paper's code leaves out classes with fewer than 50 selected positives, perhaps why n=1000 is so low there."
     ],
     "ablation_n1": [
-        "Mean error over single partners with a valid system, labels A being the bold rows of validation_coco; told "
-        "the noise-free side. VOC's ALF rates, as printed."
+        "Mean error over single partners with a valid system, labels A being the bold rows of validation_coco; the "
+        "noise-free side is given. VOC's ALF rates, as printed."
     ],
 }
 

@@ -149,7 +149,7 @@ def latex(table: Table, about: list[str]) -> str:
 
 
 def page(table: Table, about: list[str]) -> str:
-    """A page that needs nothing else, in the dress of the other reports; a section per metric."""
+    """A self-contained page in the style of the other reports, with a section per metric."""
     digits = _digits(table)
 
     def cell(entry: Entry) -> str:
