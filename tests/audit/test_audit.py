@@ -112,7 +112,7 @@ OTHER = TransitionEstimate(*(np.ones((2, *shape), np.float32) for shape in ((2, 
     [
         ({}, "probs: neither probs nor features"),
         ({"probs": np.full((N, Q), 1.5)}, "probs: row 0, column 0 is 1.5"),
-        ({"probs": np.full((N, Q - 1), 0.5)}, "probs"),
+        ({"probs": np.full((N, Q - 1), 0.5)}, r"probs: shape \(3000, 3\), labels have \(3000, 4\)"),
         ({"probs": np.full((N, Q), 0.5), "ids": ["a"]}, "ids: 1 names, labels have 3000"),
         ({"probs": np.full((N, Q), 0.5), "T": np.eye(2)}, r"T: shape \(2, 2\)"),
         ({"probs": np.full((N, Q), 0.5), "T": OTHER}, f"T: of 2 classes, labels have {Q}"),

@@ -3,8 +3,9 @@
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse as sp
 
-from mlt_jax.audit.files import ID_COLUMNS, Table, align, read_table
+from mlt_jax.audit.files import ID_COLUMNS, Table, align, read_share, read_table, rows_like
 
 VALUES = np.array([[1, 0, 0.5], [0, 1, 0.25]], np.float32)
 NAMES, IDS = ("cat", "dog", "naïve, cow"), ("a.jpg", "b.jpg")
@@ -180,3 +181,32 @@ def test_tables_without_names_go_by_position(tmp_path):
 def test_tables_that_do_not_match_are_named(other, message):
     with pytest.raises(ValueError, match=rf"^t\.csv: {message}"):
         align(other, table(name="l.csv"))
+
+
+def test_rows_are_found_by_id_whatever_the_columns():
+    others = table(np.zeros((3, 9)), None, ("b.jpg", "c.jpg", "a.jpg"))
+    assert rows_like(others, table()) == [2, 0]
+    with pytest.raises(ValueError, match=r'1 ids of l\.csv are missing, the first is "c\.jpg"'):
+        rows_like(table(), others._replace(path="l.csv"))
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 7])
+def test_shares_of_a_matrix_are_disjoint_and_complete(tmp_path, parts):
+    whole = (np.random.default_rng(0).random((11, 4)) < 0.4).astype(np.uint8)
+    np.save(tmp_path / "a.npy", whole)
+    sp.save_npz(tmp_path / "a.npz", sp.coo_array(whole))
+    dense, sparse = ([read_share(tmp_path / f"a.{form}", k, parts) for k in range(parts)] for form in ("npy", "npz"))
+    np.testing.assert_array_equal(np.concatenate(dense), whole)
+    np.testing.assert_array_equal(np.concatenate([share.toarray() for share in sparse]), whole)
+    assert max(map(len, dense)) - min(map(len, dense)) <= 1
+
+
+def test_a_file_that_is_no_matrix_is_named(tmp_path):
+    np.savez(tmp_path / "a.npz", labels=VALUES)
+    with pytest.raises(ValueError, match=r"a\.npz: is neither npz of scipy\.sparse\.save_npz nor npy of numpy\.save"):
+        read_share(tmp_path / "a.npz", 0, 1)
+    np.save(tmp_path / "a.npy", VALUES[0])
+    with pytest.raises(ValueError, match=r"a\.npy: has shape \(3,\); pass one row per example"):
+        read_share(tmp_path / "a.npy", 0, 1)
+    with pytest.raises(ValueError, match=r"none\.npy: there is no such file"):
+        read_share(tmp_path / "none.npy", 0, 1)

@@ -62,7 +62,7 @@ def test_transition_puts_the_rates_where_the_convention_says():
     [
         ((-0.1, 0.2, 3), "rho_neg: ranges from -0.1"),
         ((0.1, 1.2, 3), "rho_pos: ranges from 1.2"),
-        ((0.1, np.array([0.2, np.nan]), 2), "rho_pos"),
+        ((0.1, np.array([0.2, np.nan]), 2), "rho_pos: ranges from nan"),
         ((0.4, np.array([0.2, 0.6]), 2), "class 1 has 0.4 \\+ 0.6"),
         ((np.array([0.1, 0.1]), np.array([0.1, 0.1, 0.1])), "disagree"),
         ((np.array([0.1, 0.1]), 0.1, 3), "disagree"),
@@ -98,7 +98,7 @@ def test_coco_alf_rates_follow_from_its_labels_per_example(coco):
 
 @pytest.mark.parametrize("bad", [None, 0.0, 20.0])
 def test_alf_needs_a_sensible_number_of_labels_per_example(bad):
-    with pytest.raises(ValueError, match="labels_per_example"):
+    with pytest.raises(ValueError, match=f"labels_per_example: is {bad}"):
         named_transition("alf", 0.2, 20, labels_per_example=bad)
 
 
@@ -174,7 +174,7 @@ def test_wrong_shapes_are_refused():
         realised_transition(labels, labels[:2])
     with pytest.raises(ValueError, match="posteriors: has shape"):
         corrupt_pmd(key, labels, np.zeros((3, 3)), kind=1, level=0.1)
-    with pytest.raises(ValueError, match="pairs"):
+    with pytest.raises(ValueError, match=r"pairs: is \[1 0 0\]; pass for each of the 2 classes"):
         corrupt_pairwise(key, labels, 0.1, pairs=np.array([1, 0, 0]))
 
 
@@ -204,9 +204,17 @@ def test_pairwise_moves_labels_at_the_rate_and_keeps_their_number(voc, rate):
     np.testing.assert_array_equal(noisy.sum(1), voc.sum(1))
 
 
-@pytest.mark.parametrize("pairs", [[0, 2, 1], [1, 2, 3], [1, 2, -1], [1.0, 2.0, 0.0]])
-def test_impossible_pairs_are_refused(pairs):
-    with pytest.raises(ValueError, match="pairs"):
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        ([0, 2, 1], "pairs: class 0 is its own pair"),
+        ([1, 2, 3], "pairs: is .*; pass for each of the 3 classes"),
+        ([1, 2, -1], "pairs: is .*; pass for each of the 3 classes"),
+        ([1.0, 2.0, 0.0], "pairs: is .*; pass for each of the 3 classes"),
+    ],
+)
+def test_impossible_pairs_are_refused(pairs, message):
+    with pytest.raises(ValueError, match=message):
         corrupt_pairwise(jax.random.key(0), np.eye(3, dtype=int), 0.1, pairs=np.array(pairs))
 
 

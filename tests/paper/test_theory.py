@@ -92,7 +92,7 @@ def test_hoeffding_threshold_by_hand_and_in_simulation():
 
 @pytest.mark.parametrize("confidence", [0, 1, 1.5, float("nan")])
 def test_confidence_is_a_probability(confidence):
-    with pytest.raises(ValueError, match="confidence"):
+    with pytest.raises(ValueError, match=f"confidence: is {confidence}; pass a probability"):
         hoeffding_threshold(10, 10, confidence=confidence)
 
 
