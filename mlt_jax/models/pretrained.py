@@ -67,7 +67,7 @@ def save(path: Path, name: str, params: PyTree, stats: PyTree, preprocess: Prepr
     else:
         flat = flatten_dict({"head": params} if linear else params, sep=".") | flatten_dict(stats, sep=".")
         with draft.open("wb") as file:
-            np.savez(file, allow_pickle=False, **{_to_npz(key): np.asarray(value) for key, value in flat.items()})
+            np.savez(file, **{_to_npz(key): np.asarray(value) for key, value in flat.items()})
     os.replace(draft, path)
     return path
 
