@@ -71,7 +71,7 @@ class TransitionEstimate(NamedTuple):
         """Writes one npz file, without pickle."""
         arrays: dict[str, Any] = {name: np.asarray(value) for name, value in self._asdict().items()}
         with open(path, "wb") as file:
-            np.savez(file, allow_pickle=False, **arrays)
+            np.savez(file, **arrays)
 
     @classmethod
     def load(cls, path: str | Path) -> "TransitionEstimate":

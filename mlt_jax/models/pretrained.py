@@ -66,8 +66,9 @@ def save(path: Path, name: str, params: PyTree, stats: PyTree, preprocess: Prepr
         save_file(to_torchvision(params, stats, SHAPES[name]), draft)
     else:
         flat = flatten_dict({"head": params} if linear else params, sep=".") | flatten_dict(stats, sep=".")
+        arrays: dict[str, Any] = {_to_npz(key): np.asarray(value) for key, value in flat.items()}
         with draft.open("wb") as file:
-            np.savez(file, allow_pickle=False, **{_to_npz(key): np.asarray(value) for key, value in flat.items()})
+            np.savez(file, **arrays)
     os.replace(draft, path)
     return path
 
