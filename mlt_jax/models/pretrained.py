@@ -10,7 +10,7 @@ import urllib.error
 import urllib.request
 from os import PathLike
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -54,21 +54,24 @@ def load(source: str | PathLike[str], shape: Shape) -> Weights:
 def save(path: Path, name: str, params: PyTree, stats: PyTree, preprocess: Preprocess | None) -> Path:
     """The file written, in the family that the preprocessing belongs to, so that `load` can read it.
 
-    ResNets get torchvision's names (.safetensors), or ours (.npz) where they began as v1; a linear head is an .npz of
-    `head.kernel` (d, q) and `head.bias` (q,). `path` has no suffix.
+    ResNets with a linear head get torchvision's names (.safetensors), or ours (.npz) where they began as v1. Other heads
+    are written by our names, `head.` before them where the head stands alone: a linear one is an .npz of `head.kernel`
+    (d, q) and `head.bias` (q,). `path` has no suffix.
     """
-    linear = name == "linear"
-    path = path.with_suffix(".npz" if linear or preprocess == CAFFE else ".safetensors")
+    arrays = flatten_dict(params if name in SHAPES else {"head": params}, sep=".") | flatten_dict(stats, sep=".")
+    torchvision = (
+        name in SHAPES and preprocess != CAFFE and arrays.keys() == set(torchvision_names(SHAPES[name]).values())
+    )
+    path = path.with_suffix(".safetensors" if torchvision else ".npz")
     draft = path.with_suffix(".part")
-    if path.suffix == ".safetensors":
+    if torchvision:
         from safetensors.numpy import save_file
 
         save_file(to_torchvision(params, stats, SHAPES[name]), draft)
     else:
-        flat = flatten_dict({"head": params} if linear else params, sep=".") | flatten_dict(stats, sep=".")
-        arrays: dict[str, Any] = {_to_npz(key): np.asarray(value) for key, value in flat.items()}
+        named: dict[str, Any] = {_to_npz(key): np.asarray(value) for key, value in arrays.items()}
         with draft.open("wb") as file:
-            np.savez(file, **arrays)
+            np.savez(file, **named)
     os.replace(draft, path)
     return path
 

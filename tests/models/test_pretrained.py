@@ -149,3 +149,16 @@ def test_saved_weights_are_read_back_to_the_bit(tmp_path, name, preprocess):
     assert again.preprocess == preprocess
     jax.tree.map(np.testing.assert_array_equal, (again.params, again.stats), (model.params, model.stats))
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize(("name", "head"), [("small", "agcn"), ("csra", "linear"), ("wsic", "linear")])
+def test_other_heads_are_saved_by_our_names(tmp_path, name, head):
+    model = models.build(name, num_classes=3, key=KEY, head=head)
+    path = pretrained.save(tmp_path / "weights", name, model.params, model.stats, model.preprocess)
+    assert path.suffix == ".npz"
+    with np.load(path, allow_pickle=False) as archive:
+        heads = {key for key in archive if key.startswith("head.")}
+        size = sum(archive[key].size for key in archive)
+    assert size == sum(x.size for x in jax.tree.leaves((model.params, model.stats)))
+    assert heads
+    assert (len(heads) == len(jax.tree.leaves(model.params))) == (name != "small")
