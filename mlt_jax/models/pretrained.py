@@ -54,14 +54,13 @@ def load(source: str | PathLike[str], shape: Shape) -> Weights:
 def save(path: Path, name: str, params: PyTree, stats: PyTree, preprocess: Preprocess | None) -> Path:
     """The file written, in the family that the preprocessing belongs to, so that `load` can read it.
 
-    ResNets with a linear head get torchvision's names (.safetensors), or ours (.npz) where they began as v1. Other heads
-    are written by our names, `head.` before them where the head stands alone: a linear one is an .npz of `head.kernel`
-    (d, q) and `head.bias` (q,). `path` has no suffix.
+    ResNets with a linear head get torchvision's names (.safetensors), or ours (.npz) where they began as v1. Others get
+    ours, with `head.` before them where a head stands alone: a linear one is an .npz of `head.kernel` (d, q) and
+    `head.bias` (q,). `path` has no suffix.
     """
     arrays = flatten_dict(params if name in SHAPES else {"head": params}, sep=".") | flatten_dict(stats, sep=".")
-    torchvision = (
-        name in SHAPES and preprocess != CAFFE and arrays.keys() == set(torchvision_names(SHAPES[name]).values())
-    )
+    theirs = set(torchvision_names(SHAPES[name]).values()) if name in SHAPES and preprocess != CAFFE else set()
+    torchvision = arrays.keys() == theirs
     path = path.with_suffix(".safetensors" if torchvision else ".npz")
     draft = path.with_suffix(".part")
     if torchvision:
