@@ -1,5 +1,6 @@
 """Studies for which labels suffice: errors of the gold selection by number of examples, of single partners; counts."""
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, UInt8
 
@@ -48,8 +49,8 @@ def partner_error(
     chosen = partner_groups()[group]
     partners = labels[:, chosen].astype(np.float32)
     m_j = np.full(len(chosen), y.mean(), np.float32)
-    pair = estimate_pair(m_j, partners.mean(0), (partners * y[:, None]).mean(0), partners[off].mean(0),
-                         partners[on].mean(0))  # fmt: skip
+    frequencies = m_j, partners.mean(0), (partners * y[:, None]).mean(0), partners[off].mean(0), partners[on].mean(0)
+    pair = estimate_pair(*map(jnp.asarray, frequencies))
     rates = np.stack([pair.rho_neg, pair.rho_pos])
     rates = np.where((rates < 0) & (rates > -0.3 / clean.shape[1]), 0, rates)
     rates = np.stack([np.where(assume == "missing", 0, rates[0]), np.where(assume == "partial", 0, rates[1])])

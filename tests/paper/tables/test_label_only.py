@@ -31,7 +31,6 @@ def test_person_s_partners_are_the_papers_bold_rows_and_the_rest():
     assert sorted(np.concatenate(list(groups.values()))) == [i for i in range(80) if i != label_only.PERSON]
 
 
-@pytest.mark.usefixtures("unchecked_shapes")  # it hands numpy arrays to what is typed for JAX's
 @pytest.mark.parametrize(
     ("rates", "assume"), [((0.1, 0.2), "general"), ((0.0, 0.3), "missing"), ((0.3, 0.0), "partial")]
 )

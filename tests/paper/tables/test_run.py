@@ -16,9 +16,8 @@ from mlt_jax.models import build
 from mlt_jax.paper.methods import ESTIMATORS, METHODS, Method
 from mlt_jax.paper.tables import cells, launch
 from mlt_jax.paper.tables import run as command
-from mlt_jax.paper.tables.cells import Job, Outcome
-from mlt_jax.paper.tables.options import Options, check
-from mlt_jax.paper.tables.plan import Cell, Row
+from mlt_jax.paper.tables.options import Options
+from mlt_jax.paper.tables.plan import Row
 from mlt_jax.paper.tables.provenance import commit
 from mlt_jax.training import loop
 
@@ -325,52 +324,3 @@ def test_a_table_says_the_command_that_makes_it_without_this_machine_s_folders(t
     )
     words = "python experiments/tables.py --table ins --features-dir DIR --pretrained FILE --seeds 0 1"
     assert command.command(given, "ins") == words
-
-
-def test_the_commit_is_of_the_code_and_says_when_it_was_changed(tmp_path):
-    def git(*words):
-        who = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
-        subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True)
-
-    assert commit(tmp_path) == "unknown"
-    code, foreign = tmp_path / "code", tmp_path / "venv" / "code"
-    for folder in (code, foreign):
-        folder.mkdir(parents=True)
-        (folder / "a.py").write_text("x = 1\n")
-    git("init")
-    git("add", "code")
-    git("commit", "-m", "first")
-    git("tag", "v1")
-    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
-    commit.cache_clear()
-    clean = commit(code)
-    assert len(clean) >= 7
-    assert head.startswith(clean)
-    assert commit(foreign) == "unknown"
-    (code / "a.py").write_text("x = 2\n")
-    commit.cache_clear()
-    assert commit(code) == f"{clean}-dirty"
-
-
-def test_local_runs_jobs_in_order():
-    seen = []
-    launch.local([1, 2, 3], lambda job: job * 10, done=lambda job, result: seen.append((job, result)))
-    assert seen == [(1, 10), (2, 20), (3, 30)]
-    job = Job("voc2007", "(0,0.2)", 0, "pooled", ("GCE", "CDR"))
-    assert job.cells[1] == Cell("voc2007", "(0,0.2)", 0, "CDR")
-    assert Outcome(job.cells[0]).log is None
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"launcher": "slurm"}, "launcher: 'slurm' is unknown; pass local or ray"),
-        ({"backbone": "big"}, "backbone: 'big' is unknown"),
-        ({"formats": ("pdf",)}, r"formats: \['pdf'\] unknown"),
-        ({"sample_epoch": 30}, "sample_epoch: 30; pass 1 to epochs = 20"),
-        ({"seeds": ()}, "seeds: none"),
-    ],
-)
-def test_options_are_checked(wrong, message):
-    with pytest.raises(ValueError, match=message):
-        check(Options(**wrong))
