@@ -41,7 +41,7 @@ from mlt_jax.training.methods import (
     adam,
     find_estimator,
     find_method,
-)  # fmt: skip
+)
 from mlt_jax.training.optimizers import with_head_rate
 from mlt_jax.training.records import Log, slug, write_json, write_transition
 from mlt_jax.training.step import NonFiniteLoss, TrainState, init_state, make_train_step
