@@ -254,17 +254,18 @@ def run_report(command: ReportCommand) -> None:
 
 def class_summary(audit: Audit, issues: Issues) -> dict[str, dict[str, Any]]:
     """Noise rates with 95 % intervals (None where there are none), prior, status and counts, by class."""
-    found, ends = jax.tree.map(np.asarray, audit.found), np.asarray(audit.found.interval())
+    T, prior, status = (np.asarray(x) for x in (audit.found.T, audit.found.prior, audit.found.status))
+    ends = np.asarray(audit.found.interval())
     suspects = np.bincount(issues.column, minlength=len(audit.classes))
     spans = [[end.tolist() if np.isfinite(end).all() else None for end in pair] for pair in ends]
     return {
         name: {
-            "rho_neg": float(found.rho_neg[j]),
-            "rho_pos": float(found.rho_pos[j]),
+            "rho_neg": float(T[j, 0, 1]),
+            "rho_pos": float(T[j, 1, 0]),
             "interval_neg": spans[j][0],
             "interval_pos": spans[j][1],
-            "prior": float(found.prior[j]),
-            "status": Status(int(found.status[j])).name.lower(),
+            "prior": float(prior[j]),
+            "status": Status(int(status[j])).name.lower(),
             "given": int(audit.labels.values[:, j].sum()),
             "expected_wrong": float(audit.wrong[:, j].sum()),
             "suspects": int(suspects[j]),

@@ -318,7 +318,7 @@ class _Training:
                 log = Log(self.folder, start=self.at.log_bytes, step=self.at.epoch)
                 if found is not None:
                     say(f"seed {self.session.seed}: {self.name} goes on at epoch {self.at.epoch + 1}")
-        for name in self.tree.keys() & {"state", "warm", "best"}:
+        for name in [name for name in self.tree if name in ("state", "best", "warm")]:  # every process in this order
             self.tree[name] = self.feed.put(self.tree[name])
         self.clock = self.saved = time.monotonic()
         try:
