@@ -42,18 +42,17 @@ def as_labels(
     """`Labels`, the one checked form the library works on.
 
     Args:
-      labels: one of
+      labels: one of these.
+
         - (n, q) array (numpy, jax) of bool, integers or floats; a bool or uint8 0/1 array is not copied;
         - scipy.sparse (n, q), any format; explicit zeros are fine, duplicate entries are summed;
         - pandas DataFrame: its columns name the classes unless they are just 0..q-1, rows count by position;
         - list of lists: ALWAYS the class indices of each example (cleanlab's form), `[[0, 2], [], [1]]`, never rows
           of 0/1; a list of arrays is read the same way;
         - `Labels`, which are checked again and come back equal, whatever `coding` is.
-      coding: what the numbers mean; it is never guessed.
-        "01": 0 absent, 1 present.  "pm1": -1 absent, 1 present.
-        "voc": -1 absent, 0 only difficult objects, which counts as present, 1 present.
-        "uncertain": -1 unknown (an unobserved cell), 0 absent, 1 present.
-        Sparse matrices take "01" and "uncertain", lists of lists "01".
+      coding: what the numbers mean; it is never guessed. "01": 0 absent, 1 present. "pm1": -1 absent, 1 present.
+        "voc": -1 absent, 0 only difficult objects, which counts as present, 1 present. "uncertain": -1 unknown (an
+        unobserved cell), 0 absent, 1 present. Sparse matrices take "01" and "uncertain", lists of lists "01".
       observed: (n, q) True where the label is known; entries of `labels` elsewhere, such as NaN, are ignored.
       num_classes: q of a list of lists (default: the number of `classes`, else the largest index + 1); else checked.
       classes: q distinct names; the columns of a DataFrame must have the same names and are put in this order.

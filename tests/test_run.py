@@ -177,7 +177,7 @@ def test_a_run_killed_at_several_points_ends_as_one_never_killed(features, image
     words = flags(settings("killed"))
     # After lines were written and their checkpoints were not, and while the third save of a start was being written;
     # the last of these falls into the retraining.
-    for name, count in [("write", 2), ("save", 3), ("write", 9 if kind == "features" else 5)]:
+    for name, count in [("write", 2), ("save", 3), ("write", 9 if kind == "features" else 2)]:
         process = start(["-c", KILLER, name, str(count), *words])
         _, err = process.communicate()
         assert process.returncode == -signal.SIGKILL, err

@@ -61,7 +61,7 @@ def label_quality(source: Any, *, per: str = "cell", **inputs: Any) -> Float[np.
     """P(label is right) of every cell, example or class.
 
     Args:
-      source, **inputs: as in `find_label_issues`.
+      source, inputs: as in `find_label_issues`.
       per: "cell", (n, q); "example", (n,): that all of its labels are right; or "class", (q,): the mean of its cells,
         which is the expected share of right labels. Cells that are not labelled count as right, and in no mean.
     """

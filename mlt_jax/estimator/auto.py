@@ -35,7 +35,8 @@ def estimate(
       losses: (epochs, n, q) or (n, q), loss of each given label by a model trained on them; early epochs serve best.
       probs: the same shapes, predicted P(label = 1); losses are computed from them where none are given.
       features: (n, d), a row per example from any network.
-      method: one of
+      method: one of these.
+
         - `"auto"`: by scores (see `curves`) with `features`, on which heads are cross-fitted, or with (n, q) `probs`
           alone, which must then be *out-of-sample*; else, with losses or probs of several epochs, `"recipe"`;
         - `"recipe"`: the paper's estimator. Small-loss labels are selected (`select_clean`) and the co-occurrence

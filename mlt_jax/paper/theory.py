@@ -158,6 +158,7 @@ def estimation_error_bound(
     """Bound on the entrywise L1 error of one class's T that holds with probability `confidence`: Theorem 5.
 
     Half the bound is one on |d rho_neg| + |d rho_pos|. What holds of the printed statement:
+
     - To first order in the frequencies, and under Assumption 4, `8 C Delta` and both tails follow, as printed. The
       variance of a frequency over k selected examples is x (1 - x) / k, at most 1 / (4 lambda_1 n), without the proof's
       further 4; Bernstein needs the centred rates (Lemma 6 writes E[X^2] = Var - E^2), which also lie within 1.
