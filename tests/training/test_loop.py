@@ -3,6 +3,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -33,14 +34,18 @@ def dataset(n, *, seed=0, side=None):
     return Dataset("tiny", names, ("a", "b", "c", "d"), labels, features=features.astype(np.float32))
 
 
-def make_session(*, seed=3, side=None, rates=None, rho=(0.1, 0.2), n=200, schedule=SCHEDULE, engine=None, **more):
+def make_engine(schedule=SCHEDULE, rates=None):
+    return Engine(lambda name, key: build(name, num_classes=4, key=key, size=6), schedule=schedule, rates=rates)
+
+
+shared_engine = cache(make_engine)  # its steps are compiled once for all tests
+
+
+def make_session(*, seed=3, side=None, rho=(0.1, 0.2), n=200, schedule=SCHEDULE, engine=None, **more):
     train, test = dataset(n, side=side), dataset(100, seed=1, side=side)
     T = np.asarray(noise.transition(*rho, 4))
     noisy = Noisy(np.asarray(noise.corrupt(jax.random.key(seed), train.labels, T)), T)
-    engine = engine or Engine(
-        lambda name, key: build(name, num_classes=4, key=key, size=6), schedule=schedule, rates=rates
-    )
-    return Session(engine, make_task(train, test, noisy), seed=seed, **more)
+    return Session(engine or shared_engine(schedule), make_task(train, test, noisy), seed=seed, **more)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +95,7 @@ def test_methods_share_the_warm_up(monkeypatch):
 
 
 def test_steps_are_compiled_once_for_all_t_and_noise_rates():
-    first = make_session(seed=3)
+    first = make_session(seed=3, engine=make_engine())
     second = make_session(seed=4, engine=first.engine)
     for session in (first, second):
         for name in ("Standard", "CDR", "Reweight-T max", "Reweight-TrueT"):
@@ -218,7 +223,7 @@ def test_gradients_are_cut_where_training_starts_afresh():
 
 
 def test_a_head_can_have_a_learning_rate_of_its_own():
-    session = make_session(side=2, rates={"csra": 0.0})
+    session = make_session(side=2, engine=make_engine(rates={"csra": 0.0}))
     for name, model in (("CSRA", "csra"), ("Standard", "linear")):
         fresh = session.engine.make_model(model, jax.random.key(session.seed)).params
         stayed = jax.tree.map(np.array_equal, fresh, session.fit(name).params)
