@@ -203,7 +203,8 @@ def test_bf16_trains_like_float32_with_float32_weights(images, tmp_path):
     small = dict(model="small", image_size=32, epochs=3, seeds=(0,), batch_size=32, learning_rate=3e-3)
     found = {}
     for precision in ("float32", "bf16"):
-        run(Config(dataset="folder", data_dir=images, workdir=tmp_path / precision, precision=precision, **small))
+        plain = dict(precision=precision, methods=("Standard",))
+        run(Config(dataset="folder", data_dir=images, workdir=tmp_path / precision, **plain, **small))
         folder = tmp_path / precision / "seed0" / "Standard"
         lines = (folder / "metrics.jsonl").read_text().splitlines()
         found[precision] = np.array([json.loads(line)["train_loss"] for line in lines])
