@@ -195,7 +195,7 @@ def test_a_second_set_of_sparse_labels_compiles_nothing_at_all(caplog):
 @pytest.mark.parametrize(("aggregate", "q"), [("joint", 16), ("joint", 11), ("medoid", 11)])
 def test_eight_devices_give_what_one_gives(aggregate, q):
     labels, selected = unbiased(np.random.default_rng(0), n=3000, q=q)
-    mesh = jax.make_mesh((8,), ("classes",))
+    mesh = jax.make_mesh((8,), ("classes",), axis_types=(jax.sharding.AxisType.Explicit,))  # the default from 0.9 on
     options = {"aggregate": aggregate, "fallback": np.tile(np.eye(2), (q, 1, 1))}
     alone = estimate_all(labels, selected, **options)
     for form in (labels, sp.csr_array(labels)):
