@@ -26,9 +26,9 @@ def test_issues_come_worst_first_with_class_given_and_suggested(audit):
 
 def test_most_suggestions_are_right(exact, audit):
     clean, labels, _ = exact
-    mended = clean_labels(audit)
-    assert (mended != clean).sum() < 0.8 * (labels != clean).sum()
-    np.testing.assert_array_equal(mended != labels, audit.wrong > 0.5)
+    relabelled = clean_labels(audit)
+    assert (relabelled != clean).sum() < 0.8 * (labels != clean).sum()
+    np.testing.assert_array_equal(relabelled != labels, audit.wrong > 0.5)
     np.testing.assert_array_equal(clean_labels(audit, threshold=0.999) != labels, audit.wrong > 0.999)
 
 
