@@ -15,6 +15,8 @@ from safetensors.numpy import load_file
 
 from mlt_jax import TransitionEstimate
 from mlt_jax.config import Config
+from mlt_jax.models import build
+from mlt_jax.models.pretrained import save
 from mlt_jax.run import noisy_labels, run
 
 N, D, Q = 1500, 12, 5
@@ -285,6 +287,19 @@ def test_any_method_runs_by_its_name_and_shares_the_warm_up(features, tmp_path):
     assert set(found["seconds"]) == {*names, "Reweight-Ours", "estimation"}
     files = {path.name for path in (tmp_path / "seed0").glob("transition*.npz")}
     assert files == {"transition.npz", "transition.Dual_T-estimator_max.npz", "transition.Our_estimator.npz"}
+
+
+def test_methods_on_maps_share_a_frozen_backbone_with_those_on_their_mean(images, tmp_path):
+    model = build("resnet18", num_classes=3, key=jax.random.key(0))
+    weights = save(tmp_path / "resnet18", "resnet18", model.params, model.stats, model.preprocess)
+    frozen = dict(model="resnet18", pretrained=str(weights), backbone="frozen", cache=tmp_path / "maps", image_size=64)
+    small = dict(epochs=2, seeds=(0,), batch_size=32, methods=("Standard", "CSRA+Reweight"), workdir=tmp_path / "run")
+    found = run(Config(dataset="folder", data_dir=images, **frozen, **small))
+    assert set(found["test"]) == {"Standard", "CSRA+Reweight"}
+    assert {np.load(path, mmap_mode="r").ndim for path in (tmp_path / "maps").glob("*.npy")} == {4}
+    assert set(found["T_error"]) == {"auto (csra)", "identity"}
+    with np.load(tmp_path / "run" / "seed0" / "CSRA+Reweight" / "weights.npz") as saved:
+        assert all(name.startswith("head.") for name in saved)
 
 
 PLUGIN = """

@@ -65,3 +65,16 @@ def test_features_alone_give_rates_that_differ_by_class_and_the_side_that_is_noi
     np.testing.assert_allclose(found.rho_neg, 0, atol=0.01)
     without, noisy = noisy_sides(labels, features=features).overall
     assert noisy < 0.001 < without
+
+
+@pytest.mark.parametrize(("assume", "side"), [("missing", 0), ("partial", 1)])
+def test_baselines_and_the_fallback_honour_an_assumption(assume, side):
+    rng = np.random.default_rng(0)
+    labels = (rng.random((300, 3)) < 0.4).astype(np.uint8)
+    probs = np.clip(0.2 + 0.5 * labels + 0.1 * rng.random(labels.shape), 0, 1)
+    fallback = {"method": "recipe", "min_selected": 300}  # too many, so that every class falls back on Dual-T
+    for options in ({"method": "dual-t"}, {"method": "t"}, fallback):
+        free, held = (np.asarray(estimate(labels, probs=probs, assume=a, **options).T) for a in ("general", assume))
+        assert (free[:, side] != np.eye(2)[side]).any()
+        np.testing.assert_array_equal(held[:, side], np.tile(np.eye(2)[side], (3, 1)))
+        np.testing.assert_allclose(held[:, 1 - side], free[:, 1 - side], atol=1e-6)
