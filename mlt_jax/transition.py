@@ -27,6 +27,8 @@ class Status(IntEnum):
     TOO_FEW = 2  # too few given (by correlations: selected) positives or negatives
     UNIDENTIFIABLE = 3  # no significant correlations, or scores that do not predict the labels
     POSTERIOR = 4  # estimated from scores: the limits of P(given label = 1 | score), see `estimate_from_scores`
+    COUNTED = 5  # estimated from scores by counting contradictions: noise prefers ambiguous examples
+    SHARED = 6  # as POSTERIOR, but mostly the rates of the other classes: this one's scores say little
 
 
 class TransitionEstimate(NamedTuple):
@@ -62,10 +64,17 @@ class TransitionEstimate(NamedTuple):
         return self.T[:, 1, 0]
 
     def interval(self, level: float = 0.95) -> Float[Array, "q 2 2"]:
-        """Normal intervals `[j, rate, end]` of rho_neg and rho_pos, clipped to [0, 1]; NaN where `stderr` is."""
-        z = NormalDist().inv_cdf((1 + level) / 2)
-        rates = jnp.stack([self.rho_neg, self.rho_pos], axis=1)
-        return jnp.clip(jnp.stack([rates - z * self.stderr, rates + z * self.stderr], axis=2), 0, 1)
+        """Normal intervals `[j, rate, end]` of rho_neg and rho_pos, clipped to [0, 1]; NaN where `stderr` is.
+
+        Counted rates have normal intervals of arcsin sqrt rate, which are not symmetric.
+        """
+        z = NormalDist().inv_cdf((1 + level) / 2) * jnp.array([-1, 1])
+        rates = jnp.stack([self.rho_neg, self.rho_pos], axis=1)[:, :, None]
+        stderr = self.stderr[:, :, None]
+        spread = stderr / jnp.maximum(2 * jnp.sqrt(rates * (1 - rates)), 1e-6)
+        angles = jnp.clip(jnp.arcsin(jnp.sqrt(rates)) + z * spread, 0, jnp.pi / 2)
+        counted = (self.status == Status.COUNTED)[:, None, None]
+        return jnp.where(counted, jnp.sin(angles) ** 2, jnp.clip(rates + z * stderr, 0, 1))
 
     def save(self, path: str | Path) -> None:
         """Writes one npz file, without pickle."""

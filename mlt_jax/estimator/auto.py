@@ -7,7 +7,7 @@ import numpy as np
 from mlt_jax.estimator.anchors import dual_t, t_estimator
 from mlt_jax.estimator.correlations import estimate_all
 from mlt_jax.estimator.crossfit import cross_val_logits, principal_components
-from mlt_jax.estimator.curves import SideTest, estimate_from_scores, side_test
+from mlt_jax.estimator.blind import SideTest, estimate_from_scores, side_test
 from mlt_jax.estimator.selection import losses_from_probs, select_clean
 from mlt_jax.labels import Labels, as_labels, as_logits
 from mlt_jax.transition import TransitionEstimate, apply_assumption, from_matrices

@@ -23,7 +23,7 @@ def cross_val_logits(
     folds: int = 5,
     seed: int = 0,
     T: Any = None,
-    l2: float = 3e-3,
+    l2: float = 0.03,
     components: int = 512,
     observed: Any = None,
     coding: str = "01",

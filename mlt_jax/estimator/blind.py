@@ -1,0 +1,211 @@
+"""Noise rates from labels and out-of-sample scores alone, whichever kind of noise it is.
+
+Two models are fitted. *Class-dependent* noise leaves plateaus: P(given = 1 | score) levels off at rho_neg and at
+1 - rho_pos, and `estimator.curves` reads both. Noise that prefers *ambiguous* examples leaves none, and
+`estimator.counting` counts contradictions instead. No likelihood can decide between them where the ends of the score are
+not pure. What tells them apart is how much of the label's uncertainty the plateaus explain, over all classes
+(`plateau_weight`): nearly all of it on simulated class-dependent noise, next to nothing on real labels.
+
+Rates of several classes are shrunk towards each other under the class-dependent model (empirical Bayes): they are
+modelled as draws from a common distribution whose variance is estimated, so rates that differ beyond their errors stay
+apart.
+"""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float
+
+from mlt_jax.estimator.counting import count_rates
+from mlt_jax.estimator.curves import Bins, Curve, bin_scores, fit_curves
+from mlt_jax.labels import Labels, as_labels, as_matrix
+from mlt_jax.transition import Status, TransitionEstimate, as_matrices, check_assume, implied_prior
+
+# Least standard deviation of the rates over classes: part of their errors is common and does not show in their spread.
+_LEAST_SPREAD = 0.01
+# Least standard error of a rate, and its part in proportion to the rate: the curve is only approximately right.
+_LEAST_ERROR, _PROPORTIONAL, _INFLATION = 0.005, np.array([0.015, 0.05]), 1.3
+# A class whose own evidence weighs less than this beside that of the others has status SHARED.
+_OWN_EVIDENCE = 0.1
+# Where the weight of the class-dependent model is one half, and how steeply it changes there (see `plateau_weight`).
+_PLATEAU, _STEEPNESS = 0.13, 8
+_FEWEST, _SIZE = 10, 0.05
+
+
+class SideTest(NamedTuple):
+    """P-values of two hypotheses: rho_neg = 0 (no given positive is wrong), rho_pos = 0 (no given negative is)."""
+
+    by_class: Float[np.ndarray, "q 2"]  # NaN where the rates are not identifiable
+    overall: Float[np.ndarray, "2"]  # of all identifiable classes together; NaN if there are none
+
+
+class Evidence(NamedTuple):
+    """Labels and scores of all classes, prepared for the fits."""
+
+    bins: Bins
+    enough: Bool[np.ndarray, "q"]  # at least 10 given positives and negatives
+    identifiable: Bool[np.ndarray, "q"]  # enough, and the scores predict the labels
+    frequency: Float[np.ndarray, "q"]  # P(given = 1)
+
+
+def estimate_from_scores(
+    scores: Any,
+    labels: Any,
+    *,
+    assume: str = "general",
+    share: bool = True,
+    observed: Any = None,
+    coding: str = "01",
+) -> TransitionEstimate:
+    """Transition matrices of all classes from out-of-sample scores, with standard errors.
+
+    Args:
+      scores: (n, q), larger for more probable labels, by a model that never saw the example's labels. Only their order
+        within a class is used.
+      labels: (n, q), any form that `as_labels` takes, with its `observed` and `coding`.
+      assume: `"missing"` (rho_neg = 0) or `"partial"` (rho_pos = 0) where that is known.
+      share: shrink the rates of the classes towards each other where at least 4 are identifiable.
+
+    Returns:
+      Estimates with one status per class.
+
+      - `POSTERIOR`: noise looks class-dependent, the rates are the limits of the curve; `SHARED` if the class's own
+        evidence weighs less than a tenth beside that of the others.
+      - `COUNTED`: no plateaus, the rates are counted; intervals are as wide as that rule's errors on real sets.
+      - `TOO_FEW` with fewer than 10 given positives or negatives, `UNIDENTIFIABLE` where the scores do not predict the
+        labels (5 % false discoveries over the classes). In these T has the mean rates of the other classes, or is the
+        identity if there are none, and the errors are so large that intervals are [0, 1].
+
+      `residual` is the misfit of the curve; `partners` is 0.
+    """
+    check_assume(assume)
+    checked = as_labels(labels, coding=coding, observed=observed)
+    evidence = gather(scores, checked)
+    curve = fit_curves(evidence.bins, assume)
+    found = evidence.identifiable
+    free = np.array([assume != "missing", assume != "partial"])
+    weight = plateau_weight(curve, evidence.bins, found)
+    stderr = np.where(free, np.maximum(curve.stderr, _LEAST_ERROR), 0)
+    own = np.ones_like(stderr)
+    rates = np.asarray(curve.rates, float)
+    if share and found.sum() >= 4:
+        rates, stderr, own = _shrink(rates, np.where(free, stderr, 1), found)
+        rates, stderr = np.where(free, np.clip(rates, 0, None), 0), np.where(free, stderr, 0)
+    stderr = np.hypot(_INFLATION * np.minimum(stderr, 0.3), _PROPORTIONAL * rates)
+    counted = count_rates(curve, evidence.bins)
+    rates = np.where(free, weight * rates + (1 - weight) * counted.rates, 0)
+    stderr = np.where(free, weight * stderr + (1 - weight) * counted.stderr, 0)
+    guess = rates[found].mean(0) if found.any() else np.zeros(2)
+    rates, stderr = (np.where(found[:, None], v, other) for v, other in ((rates, guess), (stderr, np.where(free, 1, 0))))
+    rates /= np.maximum(1, rates.sum(1, keepdims=True) / 0.99)
+    T = as_matrices(jnp.asarray(rates, evidence.bins.rank.dtype))
+    shared = (own < _OWN_EVIDENCE)[:, free].all(1)
+    status = np.where(weight < 0.5, Status.COUNTED, np.where(shared, Status.SHARED, Status.POSTERIOR))
+    status = np.where(evidence.enough, np.where(found, status, Status.UNIDENTIFIABLE), Status.TOO_FEW)
+    return TransitionEstimate(
+        T=T,
+        prior=implied_prior(T, jnp.asarray(evidence.frequency, T.dtype)),
+        stderr=jnp.asarray(stderr, T.dtype),
+        status=jnp.asarray(status, jnp.int32),
+        partners=jnp.zeros(len(T), jnp.int32),
+        residual=jnp.asarray(np.where(found, curve.misfit, 0), T.dtype),
+    )
+
+
+def plateau_weight(curve: Curve, bins: Bins, identifiable: Bool[np.ndarray, "q"]) -> float:
+    """The weight of the class-dependent model, 0 to 1, from all identifiable classes together.
+
+    If nothing but the score's uncertainty made labels differ, a second draw of a label would contradict a clean one at
+    the rates E[g (1 - g)] / E[1 - g] and E[g (1 - g)] / E[g] with g = P(given = 1 | score). The curve's limits are
+    compared with these: `floor` and `ceiling`, the shares that plateaus explain, medians over the classes. A ceiling
+    counts as far as the score decides the clean label (`purity`), since a weak score reaches no plateau. The weight is
+    one half where floor^2 + ceiling purity^2 is 0.13: it is below 0.09 on the five real sets, from 0.19 on under
+    class-dependent noise of the paper's settings.
+    """
+    if not identifiable.any():
+        return 0.0
+    total, g, c = (np.asarray(v, float)[identifiable] for v in (bins.total, curve.given, curve.clean))
+    doubt = (total * g * (1 - g)).sum(1)
+    floor, ceiling = (
+        float(np.median(rate * (total * mass).sum(1) / np.maximum(doubt, 1e-9)))
+        for rate, mass in zip(curve.rates[identifiable].T, (1 - g, g), strict=True)
+    )
+    purity = float(np.mean((total * c**2).sum(1) / np.maximum((total * c).sum(1), 1e-9)))
+    evidence = min(floor, 1) ** 2 + min(ceiling, 1) * purity**2
+    return 1 / (1 + (_PLATEAU / max(evidence, 1e-9)) ** _STEEPNESS)
+
+
+def side_test(scores: Any, labels: Any, *, observed: Any = None, coding: str = "01") -> SideTest:
+    """P-values of rho_neg = 0 and of rho_pos = 0, from out-of-sample scores; arguments as in `estimate_from_scores`.
+
+    Likelihood-ratio tests of a parameter on its bound: under the hypothesis the statistic is 0 with probability 1/2 and
+    else chi-square with 1 degree of freedom. It is divided by the misfit of the curve where that is above 1. `overall`
+    tests the sum over the classes. The curve is only approximately right, so call a side noisy below 0.001 rather
+    than below 0.05. What is tested is the limit at the end of the score: noise that spares the clear examples does not
+    show.
+
+    References:
+      Self and Liang, "Asymptotic properties of maximum likelihood estimators ... under nonstandard conditions", 1987.
+    """
+    from scipy.stats import binom, chi2, norm  # slow to import, and only needed here
+
+    evidence = gather(scores, as_labels(labels, coding=coding, observed=observed))
+    free, *held = (fit_curves(evidence.bins, assume) for assume in ("general", "missing", "partial"))
+    lost = np.stack([2 * (free.likelihood - one.likelihood) for one in held], axis=1).astype(float)
+    lost = np.maximum(lost, 0) / np.maximum(free.misfit, 1)[:, None]
+    found = evidence.identifiable
+    p = np.where(lost > 0, norm.sf(np.sqrt(lost)), 1)
+    m = int(found.sum())
+    freedom = np.arange(1, m + 1)[:, None]
+    overall = (binom.pmf(freedom, m, 0.5) * chi2.sf(lost[found].sum(0), freedom)).sum(0)
+    return SideTest(np.where(found[:, None], p, np.nan), overall if m else np.full(2, np.nan))
+
+
+def gather(scores: Any, labels: Labels) -> Evidence:
+    """Bins of all classes, and which of them can be identified.
+
+    The scores of a class predict its labels if a given positive outranks a given negative more often than by chance
+    (Mann and Whitney's test, one-sided), with at most 5 % false discoveries over the classes (Benjamini and Hochberg).
+    """
+    from scipy.stats import norm
+
+    s = jnp.asarray(as_matrix(scores, labels, name="scores"))
+    known = jnp.asarray(labels.observed if labels.observed is not None else np.ones(s.shape, bool))
+    bins = bin_scores(s, jnp.asarray(labels.values, s.dtype), known)
+    positives, total = (np.asarray(v, float) for v in (bins.positives, bins.total))
+    negatives = total - positives
+    count, others = positives.sum(1), negatives.sum(1)
+    enough = (count >= _FEWEST) & (others >= _FEWEST)
+    wins = (positives * (np.cumsum(negatives, 1) - negatives / 2)).sum(1)
+    pairs, ties = count * others, (total**3).sum(1) / np.maximum(total.sum(1), 1) ** 2
+    deviation = np.sqrt(np.maximum(pairs / 12 * (total.sum(1) + 1 - ties), 1e-9))
+    p = np.where(enough, norm.sf((wins - pairs / 2) / deviation), np.nan)
+    ordered = np.sort(p[enough])
+    passed = ordered <= _SIZE * np.arange(1, len(ordered) + 1) / max(len(ordered), 1)
+    largest = ordered[passed].max() if passed.any() else -1.0
+    return Evidence(bins, enough, enough & (p <= largest), count / np.maximum(total.sum(1), 1))
+
+
+def _shrink(rates: np.ndarray, stderr: np.ndarray, found: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Posterior means, their errors and the weight of each class's own rate; the variance over classes is Paule and
+    Mandel's (1982). Classes that are not `found` get the mean over the others, with weight 0.
+    """
+    use = found[:, None]
+    variance = np.where(use, stderr**2, 1.0)
+
+    def weighted_mean(between: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        weight = use / (variance + between)
+        return (weight * rates).sum(0) / weight.sum(0), weight
+
+    low, high = np.zeros(2), np.ones(2)
+    for _ in range(30):  # bisection for the variance between classes at which chi-square equals its expectation
+        middle = (low + high) / 2
+        mean, weight = weighted_mean(middle)
+        wider = (weight * (rates - mean) ** 2).sum(0) > use.sum() - 1
+        low, high = np.where(wider, middle, low), np.where(wider, high, middle)
+    between = np.maximum(high, _LEAST_SPREAD**2)
+    mean, weight = weighted_mean(between)
+    shrinkage = np.where(use, variance / (variance + between), 1.0)
+    posterior = np.where(use, (1 - shrinkage) * variance, between)
+    return shrinkage * mean + (1 - shrinkage) * rates, np.sqrt(posterior + shrinkage**2 / weight.sum(0)), 1 - shrinkage
