@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from mlt_jax import processes
 from mlt_jax.audit.audit import Audit, audit_labels
-from mlt_jax.audit.files import Table, align, read_share, read_table, rows_like
+from mlt_jax.audit.files import Table, align, read_groups, read_share, read_table, rows_like
 from mlt_jax.audit.issues import Issues, find_label_issues
 from mlt_jax.estimator.counts import count
 from mlt_jax.estimator.solve import AGGREGATES, estimate_from_tables
@@ -74,6 +74,11 @@ class AuditCommand:
     """predicted P(label = 1) for examples the model did not train on, same forms; rows are matched by id, if any"""
     features: Path | None = None
     """in place of probs, or beside them: a feature vector per example; heads are cross-fitted on it"""
+    groups: str | None = None
+    """with features: a column of LABELS, or a file with an id and a group per line (or npy): patients, near-duplicates,
+    which folds must not tear apart"""
+    seed: int = 0
+    """of the folds"""
     images: Path | None = None
     """folder with pictures named like the ids"""
     out: Path = Path("report.html")
@@ -102,6 +107,8 @@ class ApplyCommand:
     """also flip undecided labels that are more probably wrong than this"""
     coding: str = "01"
     """what the labels' numbers mean, as in the audit; they stay so coded"""
+    groups: str | None = None
+    """a column of LABELS that is no class, as in the audit; it stays as it is"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,14 +178,18 @@ def run_audit(command: AuditCommand) -> None:
     _check_choice("coding", command.coding, CODINGS)
     if command.probs is None and command.features is None:
         raise ValueError("probs: no predictions; pass a second file, or --features")
+    if command.groups is not None and command.features is None:
+        raise ValueError("--groups: they keep folds apart, but there are no --features; pass both, or neither")
     with tqdm(total=4, disable=None, bar_format="{desc:24}{bar:30} {elapsed}", leave=False) as bar:
         bar.set_description("reading")
-        probs = None if command.probs is None else read_table(command.probs)
-        labels = read_table(command.labels, classes=None if probs is None else probs.classes)
+        own: dict[str, Any] = dict(groups=command.groups)  # the column may stand in any of the files
+        probs = None if command.probs is None else read_table(command.probs, **own)
+        labels = read_table(command.labels, classes=None if probs is None else probs.classes, **own)
         if probs is not None:
             probs = _probabilities(align(probs, labels))
             labels = labels._replace(classes=labels.classes or probs.classes, ids=labels.ids or probs.ids)
-        features = None if command.features is None else _features(read_table(command.features), labels)
+        groups = None if command.groups is None else read_groups(command.groups, labels)
+        features = None if command.features is None else _features(read_table(command.features, **own), labels)
         known = ~np.isnan(labels.values)
         found = None if command.transition is None else TransitionEstimate.load(command.transition)
         bar.update()
@@ -187,6 +198,7 @@ def run_audit(command: AuditCommand) -> None:
             audit = audit_labels(
                 labels.values, probs=None if probs is None else probs.values, features=features, T=found,
                 ids=labels.ids, classes=labels.classes, observed=None if known.all() else known, coding=command.coding,
+                seed=command.seed, groups=groups,
             )  # fmt: skip
         except ValueError as error:
             raise ValueError(str(error).replace("labels:", f"{command.labels}:", 1)) from None
@@ -215,7 +227,9 @@ def run_apply(command: ApplyCommand) -> None:
     _check_choice("coding", command.coding, CODINGS)
     meanings = CODINGS[command.coding]
     absent = next(number for number, meaning in meanings.items() if meaning == ABSENT)
-    labels = read_table(command.labels)
+    labels = read_table(command.labels, groups=command.groups)
+    if command.groups is not None and labels.groups is None:
+        raise ValueError(f'--groups: {command.labels} has no column "{command.groups}"; leave it out, or correct it')
     n, q = labels.values.shape
     classes, ids = labels.classes or tuple(map(str, range(q))), labels.ids or tuple(map(str, range(n)))
     place = {name: k for k, name in enumerate(ids)}, {name: k for k, name in enumerate(classes)}
@@ -241,7 +255,8 @@ def run_apply(command: ApplyCommand) -> None:
                 raise ValueError(f"{source}: line {number}, the label is {found}")
             values[cell] = 1 if meaning == ABSENT else absent
             flipped += 1
-    _write_labels(command.out, values, classes, labels.ids)
+    kept = {name: column for name, column in (("id", labels.ids), (command.groups, labels.groups)) if name and column}
+    _write_labels(command.out, values, classes, kept)
     print(f"{flipped} labels flipped; {command.out}")
 
 
@@ -326,13 +341,16 @@ def _write(out: Path, audit: Audit, issues: Issues, classes: dict[str, dict[str,
     return [table, summary, matrices]
 
 
-def _write_labels(path: Path, values: np.ndarray, classes: tuple[str, ...], ids: tuple[str, ...] | None) -> None:
+def _write_labels(path: Path, values: np.ndarray, classes: tuple[str, ...], kept: dict[str, tuple[str, ...]]) -> None:
+    """Writes the columns `kept` and the labels, an empty cell where there is none."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow([*(["id"] if ids else []), *classes])
+        writer.writerow([*kept, *classes])
         for row, cells in enumerate(values):
-            writer.writerow([*([ids[row]] if ids else []), *("" if np.isnan(v) else f"{v:g}" for v in cells)])
+            writer.writerow(
+                [*(column[row] for column in kept.values()), *("" if np.isnan(v) else f"{v:g}" for v in cells)]
+            )
 
 
 def script() -> None:

@@ -202,6 +202,34 @@ def test_predictions_may_be_features(files, data, capsys):
     assert "no predictions" in complaint(capsys)
 
 
+def test_groups_come_from_a_column_or_a_file_and_reach_the_folds(files, data, capsys):
+    np.save(files / "x.npy", np.log(data[1] / (1 - data[1])))
+    who = [f"p{k // 3}" for k in range(len(data[2]))]
+    frame = pd.read_csv(files / "labels.csv", dtype=str)
+    frame.insert(2, "patient", who)
+    frame.to_csv(files / "grouped.csv", index=False)
+    pd.DataFrame({"id": data[2][::-1], "who": who[::-1]}).to_csv(files / "who.csv", index=False)
+
+    def scores(labels, *more):
+        arguments = ["audit", files / labels, "--features", files / "x.npy", "--out", files / "r.html", *more]
+        assert main([*map(str, arguments), "--transition", str(files / "T.npz")]) == 0
+        return (files / "r.issues.csv").read_text(encoding="utf-8")
+
+    column, file = scores("grouped.csv", "--groups", "patient"), scores("labels.csv", "--groups", files / "who.csv")
+    assert column == file != scores("labels.csv") != scores("labels.csv", "--seed", 1)
+    out = files / "new.csv"
+    assert main(["apply", str(files / "grouped.csv"), str(files / "r.issues.csv"), "--above", "0.9", "--groups",
+                 "patient", "--out", str(out)]) == 0  # fmt: skip
+    kept = read_table(out, groups="patient")
+    assert kept.groups == tuple(who)
+    assert (kept.values != data[0]).any()
+    capsys.readouterr()
+    assert audit(files, "--groups", "patient") == 2
+    assert "--groups: they keep folds apart, but there are no --features" in complaint(capsys)
+    assert main(["apply", str(files / "labels.csv"), str(files / "r.issues.csv"), "--groups", "patient"]) == 2
+    assert 'has no column "patient"' in complaint(capsys)
+
+
 def test_thumbnails_come_from_a_folder(files, data):
     (files / "pictures").mkdir()
     for name in data[2][:50]:

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float
 
 from mlt_jax.audit.calibrate import calibrate, wrong_probability
-from mlt_jax.estimator.auto import estimate
+from mlt_jax.estimator.auto import check_groups, estimate
 from mlt_jax.estimator.crossfit import cross_val_logits, principal_components
 from mlt_jax.labels import Labels, as_labels, as_logits
 from mlt_jax.transition import TransitionEstimate, from_matrices
@@ -64,6 +64,7 @@ def audit_labels(
     observed: Any = None,
     coding: str = "01",
     seed: int = 0,
+    groups: Any = None,
 ) -> Audit:
     """The audit of all labels: T and P(label is wrong) per cell.
 
@@ -78,7 +79,12 @@ def audit_labels(
       method, assume: how T is estimated, see `mlt_jax.estimate`.
       ids: n names of the examples.
       classes, observed, coding: of the labels, see `as_labels`.
-      seed: of the folds.
+      seed: of the folds in which heads on features are trained, for T and for the predictions.
+      groups: n ids of what no two folds may share, such as patients or near-duplicates (see `cross_val_logits`); for
+        `features` only. Predictions from elsewhere must have been made by grouped folds.
+
+    Raises:
+      ValueError: an argument that is not as described, or groups without features.
     """
     if classes is None and probs is not None and hasattr(probs, "columns") and isinstance(labels, list | tuple):
         classes = list(map(str, probs.columns))
@@ -90,15 +96,17 @@ def audit_labels(
         raise ValueError(f"ids: {len(names)} names, labels have {n} rows; pass one name per example")
     if probs is None and features is None:
         raise ValueError("probs: neither probs nor features were given; pass one, from any framework")
+    check_groups(groups, features)
     x = None if features is None else principal_components(features, n)
     if T is None:
-        found = estimate(checked, probs=probs, features=x, losses=losses, method=method, assume=assume)
+        options: dict[str, Any] = dict(method=method, assume=assume, seed=seed, groups=groups)
+        found = estimate(checked, probs=probs, features=x, losses=losses, **options)
     else:
         found = T if isinstance(T, TransitionEstimate) else from_matrices(T, checked)
         if len(found.T) != q:
             raise ValueError(f"T: of {len(found.T)} classes, labels have {q}; pass that of the same classes")
     if x is not None:
-        scores = cross_val_logits(x, checked, T=found.T, seed=seed)
+        scores = cross_val_logits(x, checked, T=found.T, seed=seed, groups=groups)
     else:
         scores = as_logits(probs[-1] if np.ndim(probs) == 3 else probs, checked)
     known = checked.observed if checked.observed is not None else np.ones((n, q), bool)

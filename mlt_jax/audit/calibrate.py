@@ -9,6 +9,8 @@ from mlt_jax.transition import given_probability
 _STEPS = 30
 # Predictions are logits, so slopes are about 1; the offset's prior matters only where a class has next to no positives.
 _SLOPE_SPREAD, _OFFSET_SPREAD = 0.5, 5.0
+# What a slope must gain over the best constant: the 95 % point with 1 degree of freedom. It is positive, so chance does
+# half as often.
 _CHI2_95 = 3.841
 
 
@@ -41,10 +43,13 @@ def _calibrate_one(
 
     start = jnp.zeros(2, s.dtype)
     (t, _, _), _ = jax.lax.scan(step, (start, jnp.array(1e-2, s.dtype), cost(start)), None, length=_STEPS)
-    flat = jnp.clip(prior, 1e-4, 1 - 1e-4)
-    flat = jnp.log(flat) - jnp.log1p(-flat)
+    share = jnp.sum(jnp.where(known, y, 0)) / jnp.maximum(jnp.sum(known), 1).astype(s.dtype)
+    best = (share - rates[0]) / jnp.maximum(1 - rates[0] - rates[1], 1e-3)
+    flat, best = (jnp.clip(p, 1e-4, 1 - 1e-4) for p in (prior, best))
+    flat, best = (jnp.log(p) - jnp.log1p(-p) for p in (flat, best))
     slope, offset = jnp.exp(t[0]), t[1]
-    gain = log_likelihood(slope * s + offset) - log_likelihood(jnp.full_like(s, flat))
+    # Against the best constant, not the prior: a prior that is off would make any score seem to predict.
+    gain = log_likelihood(slope * s + offset) - log_likelihood(jnp.full_like(s, best))
     predicts = 2 * gain > _CHI2_95
     return jnp.where(predicts, slope, 0), jnp.where(predicts, offset, flat)
 

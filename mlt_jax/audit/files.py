@@ -22,9 +22,10 @@ class Table(NamedTuple):
     values: Float[np.ndarray, "n q"]  # NaN where a cell is empty
     classes: tuple[str, ...] | None
     ids: tuple[str, ...] | None
+    groups: tuple[str, ...] | None = None  # of the rows, where the file has a column of them
 
 
-def read_table(path: str | Path, *, classes: tuple[str, ...] | None = None) -> Table:
+def read_table(path: str | Path, *, classes: tuple[str, ...] | None = None, groups: str | None = None) -> Table:
     """The table in a file.
 
     CSV, TSV and parquet: a header names the columns. The first column that is called like one of `ID_COLUMNS`, or else
@@ -35,18 +36,24 @@ def read_table(path: str | Path, *, classes: tuple[str, ...] | None = None) -> T
       path: of the file; its extension says what it is.
       classes: all classes, for a CSV file of two columns, an id and `labels` with the names of the present classes
         separated by `;`. By default those that occur in the file, sorted.
+      groups: name of the column of CSV, TSV or parquet, or array of npz, that holds the rows' groups (numbers or
+        words); it is no class. A file without it has no groups.
     """
     path = _existing(path)
     readers = {".csv": _read_csv, ".tsv": _read_csv, ".npy": _read_npy, ".npz": _read_npz, ".parquet": _read_parquet}
     if path.suffix.lower() not in readers:
         raise ValueError(f"{path}: cannot read {path.suffix or 'a file without extension'}; pass {', '.join(readers)}")
-    table = readers[path.suffix.lower()](path, classes)
+    table = readers[path.suffix.lower()](path, classes, groups)
     if table.values.ndim != 2 or 0 in table.values.shape:
         raise ValueError(f"{path}: has shape {table.values.shape}; pass one row per example and one column per class")
-    for what, names, size in (("ids", table.ids, len(table.values)), ("classes", table.classes, table.values.shape[1])):
+    rows, columns = table.values.shape
+    named = (("ids", table.ids, rows), ("classes", table.classes, columns), ("groups", table.groups, rows))
+    for what, names, size in named:
         if names is not None and len(names) != size:
             raise ValueError(f"{path}: {len(names)} {what} for {size}; pass as many")
-        if names is not None and len(set(names)) < len(names):
+        if names is not None and what == "groups" and "" in names:
+            raise ValueError(f"{path}: row {names.index('')} has no group; give it one of its own")
+        if names is not None and what != "groups" and len(set(names)) < len(names):
             raise ValueError(f'{path}: {what} are not distinct, "{Counter(names).most_common(1)[0][0]}" occurs twice')
     return table
 
@@ -83,6 +90,38 @@ def rows_like(table: Table, like: Table) -> list[int]:
     return [place[name] for name in like.ids or ()]
 
 
+def read_groups(source: str, labels: Table) -> tuple[str, ...]:
+    """The group of each row of `labels`: from its column `source` (see `read_table`), or from the file `source`.
+
+    The file is CSV or TSV with a header and two columns, an id, by which rows are matched, and a group; or only a group
+    a line, or an npy of n numbers or words, in the order of the labels.
+    """
+    if labels.groups is not None:
+        return labels.groups
+    path = Path(source).expanduser()
+    if not path.is_file():
+        raise ValueError(f'groups: "{source}" is neither a column of {labels.path} nor a file; pass one of them')
+    if path.suffix.lower() == ".npy":
+        return _as_many(path, tuple(map(str, _load_npy(path).ravel().tolist())), labels)
+    header, rows = _csv_rows(path)
+    if len(header) > 2:
+        raise ValueError(f"{path}: has {len(header)} columns; pass an id and a group, or only a group")
+    key = next((k for k, name in enumerate(header) if name.lower() in ID_COLUMNS), 0)
+    groups = tuple(row[-1 if key == 0 else 0].strip() for row in rows)
+    if "" in groups:
+        raise ValueError(f"{path}: line {groups.index('') + 2} has no group; give it one of its own")
+    if len(header) == 1 or not labels.ids:
+        return _as_many(path, groups, labels)
+    table = Table(path, np.zeros((len(rows), 0)), None, tuple(row[key].strip() for row in rows))
+    return tuple(groups[row] for row in rows_like(table, labels))
+
+
+def _as_many(path: Path, groups: tuple[str, ...], labels: Table) -> tuple[str, ...]:
+    if len(groups) != len(labels.values):
+        raise ValueError(f"{path}: {len(groups)} groups, {labels.path} has {len(labels.values)} rows; pass as many")
+    return groups
+
+
 def read_share(path: str | Path, part: int, parts: int) -> Any:
     """The rows of share `part` of `parts` of an (n, q) matrix, as scipy.sparse (npz) or memory-mapped (npy)."""
     path = _existing(path)
@@ -108,7 +147,8 @@ def _existing(path: str | Path) -> Path:
     return path
 
 
-def _read_csv(path: Path, classes: tuple[str, ...] | None) -> Table:
+def _csv_rows(path: Path) -> tuple[list[str], list[list[str]]]:
+    """The header and the lines below it, all of equal length."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = [row for row in csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ",") if row]
@@ -120,17 +160,27 @@ def _read_csv(path: Path, classes: tuple[str, ...] | None) -> Table:
     for number, row in enumerate(rows, 1):
         if len(row) != len(header):
             raise ValueError(f"{path}: line {number} has {len(row)} cells, the header {len(header)}")
+    return header, rows[1:]
+
+
+def _read_csv(path: Path, classes: tuple[str, ...] | None, groups: str | None) -> Table:
+    header, rows = _csv_rows(path)
+    kin = None
+    if groups in header:
+        place = header.index(groups)
+        kin = tuple(row[place].strip() for row in rows)
+        header, *rows = ([*row[:place], *row[place + 1 :]] for row in (header, *rows))
     if all(map(_is_number, header)) and (len(set(header)) < len(header) or not all(h.isdigit() for h in header)):
         raise ValueError(f"{path}: its first line is numbers; begin with a header that names the classes")
     named = [k for k, name in enumerate(header) if name.lower() in ID_COLUMNS]
-    key = named[0] if named else 0 if not all(_is_number(row[0]) or not row[0].strip() for row in rows[1:]) else None
-    ids = None if key is None else tuple(row[key].strip() for row in rows[1:])
+    key = named[0] if named else 0 if not all(_is_number(row[0]) or not row[0].strip() for row in rows) else None
+    ids = None if key is None else tuple(row[key].strip() for row in rows)
     columns = [k for k in range(len(header)) if k != key]
     names = tuple(header[k] for k in columns)
     if names == (_LISTED,) and key is not None:
-        return _from_lists(path, [row[columns[0]] for row in rows[1:]], classes, ids)
-    cells = np.array([[row[k].strip() or "nan" for k in columns] for row in rows[1:]]).reshape(len(rows) - 1, -1)
-    return Table(path, _numbers(path, cells, names), names, ids)
+        return _from_lists(path, [row[columns[0]] for row in rows], classes, ids)._replace(groups=kin)
+    cells = np.array([[row[k].strip() or "nan" for k in columns] for row in rows]).reshape(len(rows), -1)
+    return Table(path, _numbers(path, cells, names), names, ids, kin)
 
 
 def _from_lists(path: Path, cells: list[str], classes: tuple[str, ...] | None, ids: Any) -> Table:
@@ -163,15 +213,18 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _read_npy(path: Path, classes: tuple[str, ...] | None) -> Table:
+def _load_npy(path: Path) -> np.ndarray:
     try:
-        array = np.load(path, allow_pickle=False)
+        return np.load(path, allow_pickle=False)
     except (ValueError, EOFError) as error:
         raise ValueError(f"{path}: is no npy file of numbers ({error})") from None
-    return Table(path, _real(path, array), None, None)
 
 
-def _read_npz(path: Path, classes: tuple[str, ...] | None) -> Table:
+def _read_npy(path: Path, classes: tuple[str, ...] | None, groups: str | None) -> Table:
+    return Table(path, _real(path, _load_npy(path)), None, None)
+
+
+def _read_npz(path: Path, classes: tuple[str, ...] | None, groups: str | None) -> Table:
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = dict(archive)
@@ -181,12 +234,12 @@ def _read_npz(path: Path, classes: tuple[str, ...] | None) -> Table:
     known = known or [name for name, array in arrays.items() if array.ndim == 2]
     if len(known) != 1:
         raise ValueError(f"{path}: holds {', '.join(arrays) or 'nothing'}; name one array labels, probs or features")
-    names = {what: arrays.get(what) for what in ("classes", "ids", "names")}
-    classes, ids, also = (None if x is None else tuple(map(str, x.tolist())) for x in names.values())
-    return Table(path, _real(path, arrays[known[0]]), classes, ids or also)
+    names = [arrays.get(what) for what in ("classes", "ids", "names", groups or "")]
+    classes, ids, also, kin = (None if x is None else tuple(map(str, x.tolist())) for x in names)
+    return Table(path, _real(path, arrays[known[0]]), classes, ids or also, kin)
 
 
-def _read_parquet(path: Path, classes: tuple[str, ...] | None) -> Table:
+def _read_parquet(path: Path, classes: tuple[str, ...] | None, groups: str | None) -> Table:
     try:
         import pandas as pd
 
@@ -195,6 +248,10 @@ def _read_parquet(path: Path, classes: tuple[str, ...] | None) -> Table:
         raise ValueError(f"{path}: parquet needs pandas and pyarrow; pip install pandas pyarrow") from None
     except Exception as error:  # pyarrow has its own
         raise ValueError(f"{path}: is no parquet file ({error})") from None
+    kin = None
+    if groups in frame.columns:
+        column = frame.pop(groups)
+        kin = tuple("" if missing else str(x) for x, missing in zip(column, column.isna(), strict=True))
     named = [c for c in frame.columns if str(c).lower() in ID_COLUMNS]
     first = frame.columns[:1].tolist()
     key = named[:1] or [c for c in first if frame[c].dtype.kind not in "biuf"]
@@ -203,7 +260,8 @@ def _read_parquet(path: Path, classes: tuple[str, ...] | None) -> Table:
     for column, dtype in frame.dtypes.items():
         if dtype.kind not in "biuf":
             raise ValueError(f'{path}: column "{column}" has dtype {dtype}; write numbers')
-    return Table(path, frame.to_numpy(np.float32, na_value=np.nan), tuple(map(str, frame.columns)), ids)
+    values = frame.to_numpy(np.float32, na_value=np.nan)
+    return Table(path, values, tuple(map(str, frame.columns)), ids, kin)
 
 
 def _real(path: Path, array: np.ndarray) -> np.ndarray:

@@ -33,15 +33,26 @@ class NoiseTransition(BaseEstimator):
     tau: float = 0.5
     quantile: float | None = None
     min_selected: int = 50
+    seed: int = 0
     coding: str = "01"
 
     def fit(
-        self, labels: Any, y: None = None, *, losses: Any = None, probs: Any = None, features: Any = None
+        self,
+        labels: Any,
+        y: None = None,
+        *,
+        losses: Any = None,
+        probs: Any = None,
+        features: Any = None,
+        groups: Any = None,
     ) -> "NoiseTransition":
-        """This estimator, with T of labels (n, q) and losses, probabilities or features (n, d); `y` is not used."""
+        """This estimator, with T of labels (n, q) and losses, probabilities or features (n, d); `y` is not used.
+
+        `groups`: n ids, for features; examples of one group are in one fold.
+        """
         checked = as_labels(labels, coding=self.coding)
         options = {name: value for name, value in self.get_params().items() if name != "coding"}
-        self.estimate_ = estimate(checked, losses=losses, probs=probs, features=features, **options)
+        self.estimate_ = estimate(checked, losses=losses, probs=probs, features=features, groups=groups, **options)
         self.transition_, self.prior_, self.stderr_, self.status_ = map(np.asarray, self.estimate_[:4])
         self.n_features_in_ = checked.values.shape[1]
         if checked.classes is not None:
@@ -72,10 +83,13 @@ class LabelAuditor(BaseEstimator):
     seed: int = 0
     coding: str = "01"
 
-    def fit(self, X: Any, y: Any, *, probs: Any = None) -> "LabelAuditor":
-        """This estimator, with labels y (n, q) audited by features X (n, d), or by out-of-sample probs (n, q)."""
+    def fit(self, X: Any, y: Any, *, probs: Any = None, groups: Any = None) -> "LabelAuditor":
+        """This estimator, with labels y (n, q) audited by features X (n, d), or by out-of-sample probs (n, q).
+
+        `groups`: n ids, for features; examples of one group are in one fold.
+        """
         options = {name: value for name, value in self.get_params().items() if name != "threshold"}
-        self.audit_ = audit_labels(y, features=X, probs=probs, **options)
+        self.audit_ = audit_labels(y, features=X, probs=probs, groups=groups, **options)
         self.wrong_, self.transition_ = self.audit_.wrong, np.asarray(self.audit_.found.T)
         self.issues_ = find_label_issues(self.audit_, threshold=self.threshold)
         self.clean_labels_ = clean_labels(self.audit_, threshold=self.threshold)

@@ -25,6 +25,8 @@ def estimate(
     tau: float = 0.5,
     quantile: float | None = None,
     min_selected: int = 50,
+    seed: int = 0,
+    groups: Any = None,
     observed: Any = None,
     coding: str = "01",
 ) -> TransitionEstimate:
@@ -46,20 +48,23 @@ def estimate(
         The estimate by scores, the default with `features` or (n, q) `probs`, IGNORES it: it estimates both rates.
       aggregate, tau, min_selected: for the recipe, see `estimate_all` and `select_clean`.
       quantile: for Dual-T and T-estimator, see `t_estimator`.
+      seed, groups: of the folds in which heads on `features` are trained, see `cross_val_logits`; `groups` are n ids of
+        what must not be torn apart (images of one patient, near-duplicates).
 
     Returns:
       `TransitionEstimate`; `stderr` is NaN by the baselines, and by the recipe for classes without its own estimate.
 
     Raises:
-      ValueError: an unknown method, or nothing given that the method needs.
+      ValueError: an unknown method, nothing given that the method needs, or groups without features.
     """
     checked = as_labels(labels, coding=coding, observed=observed)
+    check_groups(groups, features)
     if losses is None and probs is None and features is None:
         raise ValueError("losses: neither losses nor probs nor features were given; pass one, from any framework")
     if method not in ("auto", "recipe", "dual-t", "t"):
         raise ValueError(f'method: {method!r}; pass "auto", "recipe", "dual-t" or "t"')
     if method == "auto" and features is not None:
-        return estimate_from_scores(scores_from_features(features, checked), checked)
+        return estimate_from_scores(scores_from_features(features, checked, seed=seed, groups=groups), checked)
     if method == "auto" and losses is None and np.ndim(probs) == 2:
         return estimate_from_scores(as_logits(probs, checked), checked)
     if losses is None and probs is None:
@@ -79,7 +84,14 @@ def estimate(
 
 
 def noisy_sides(
-    labels: Any, *, probs: Any = None, features: Any = None, observed: Any = None, coding: str = "01"
+    labels: Any,
+    *,
+    probs: Any = None,
+    features: Any = None,
+    seed: int = 0,
+    groups: Any = None,
+    observed: Any = None,
+    coding: str = "01",
 ) -> SideTest:
     """P-values of "no given positive is wrong" (rho_neg = 0) and "no given negative is wrong" (rho_pos = 0).
 
@@ -87,20 +99,29 @@ def noisy_sides(
       labels: (n, q), any form that `as_labels` takes, with its `observed` and `coding`.
       probs: (n, q) out-of-sample predictions of P(label = 1); not used if `features` are given.
       features: (n, d), a row per example from any network.
+      seed, groups: of the folds of heads on `features`, as in `estimate`.
 
     Returns:
       `SideTest`: `by_class` (q, 2) and `overall` (2,), all classes together (see `curves.side_test`). A side whose
       value is below 0.001 has noise; otherwise `assume="missing"`, or `assume="partial"`, is not contradicted.
     """
     checked = as_labels(labels, coding=coding, observed=observed)
+    check_groups(groups, features)
     if features is None and np.ndim(probs) != 2:
         raise ValueError(f"probs: shape {np.shape(probs)}; pass (n, q) out-of-sample predictions, or features")
-    scores = as_logits(probs, checked) if features is None else scores_from_features(features, checked)
-    return side_test(scores, checked)
+    if features is None:
+        return side_test(as_logits(probs, checked), checked)
+    return side_test(scores_from_features(features, checked, seed=seed, groups=groups), checked)
 
 
-def scores_from_features(features: Any, labels: Labels) -> np.ndarray:
+def scores_from_features(features: Any, labels: Labels, *, seed: int = 0, groups: Any = None) -> np.ndarray:
     """Out-of-sample logits (n, q) of the clean labels: cross-fitted heads, a first T, heads corrected by it."""
     x = principal_components(features, len(labels.values))
-    first = estimate_from_scores(cross_val_logits(x, labels), labels)
-    return cross_val_logits(x, labels, T=first.T)
+    first = estimate_from_scores(cross_val_logits(x, labels, seed=seed, groups=groups), labels)
+    return cross_val_logits(x, labels, seed=seed, groups=groups, T=first.T)
+
+
+def check_groups(groups: Any, features: Any) -> None:
+    """Raises ValueError where groups are given but no features: predictions that are made already have their folds."""
+    if groups is not None and features is None:
+        raise ValueError("groups: they keep folds apart, but there are no features; pass features, or leave groups out")

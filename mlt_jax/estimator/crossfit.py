@@ -1,11 +1,12 @@
 """Out-of-sample scores from given features: per class a ridge logistic regression ("head"), trained by folds."""
 
+import heapq
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from mlt_jax.labels import as_labels
 from mlt_jax.transition import as_transition, given_probability
@@ -25,6 +26,7 @@ def cross_val_logits(
     T: Any = None,
     l2: float = 0.03,
     components: int = 512,
+    groups: Any = None,
     observed: Any = None,
     coding: str = "01",
 ) -> np.ndarray:
@@ -39,9 +41,10 @@ def cross_val_logits(
         label with T's probability of it. Without it they predict the given label.
       l2: weight of the ridge penalty, for features scaled to a total variance of 100.
       components: how many principal components features are reduced to; `Components` are used as they are.
+      groups: n ids (patients, near-duplicates); examples of one group are in one fold, see `deal_folds`.
 
     Raises:
-      ValueError: `folds` out of range, or features that are not (n, d), or not finite.
+      ValueError: `folds` out of range or more than the groups, or features that are not (n, d), or not finite.
 
     References:
       Forward correction: Patrini et al., "Making deep neural networks robust to label noise", CVPR 2017.
@@ -51,7 +54,7 @@ def cross_val_logits(
     if not 2 <= folds <= n:
         raise ValueError(f"folds: {folds}; pass 2 to {n}, the number of examples")
     x = principal_components(features, n, components).values
-    fold = np.random.default_rng(seed).permutation(n) % folds
+    fold = deal_folds(n, folds=folds, seed=seed, groups=groups)
     train = fold[:, None] != np.arange(folds)
     rates = jnp.zeros((q, 2)) if T is None else as_transition(T, q)[:, jnp.array([0, 1]), jnp.array([1, 0])]
     logits = np.empty((n, q), np.float32)
@@ -63,6 +66,43 @@ def cross_val_logits(
         heads = head_logits(x, jnp.asarray(y, x.dtype), jnp.asarray(known), jnp.asarray(train), rates[part], l2)
         logits[:, part] = np.asarray(heads)[np.arange(n), fold]
     return logits
+
+
+def deal_folds(n: int, *, folds: int, seed: int = 0, groups: Any = None) -> Int[np.ndarray, "n"]:
+    """The fold of each of n examples, (n,), dealt at random to folds of about equal size.
+
+    Args:
+      n: number of examples.
+      folds: number of folds.
+      seed: of the deal.
+      groups: n ids, numbers or strings. Examples of a group stay together: what two pictures of one patient, or two
+        copies of one post, share beside the label would else tell a head of one what label the other was given. Large
+        groups are dealt before small ones, each to the fold that is the smallest so far.
+
+    Raises:
+      ValueError: groups that are not n ids, or fewer of them than folds.
+    """
+    rng = np.random.default_rng(seed)
+    if groups is None:
+        return rng.permutation(n) % folds
+    ids = np.asarray(groups)
+    if ids.shape != (n,):
+        raise ValueError(f"groups: shape {ids.shape}; pass ({n},), the id of each example's group")
+    missing = np.array([name is None or name != name for name in ids]) if ids.dtype.kind in "fO" else np.zeros(1, bool)
+    if missing.any():
+        raise ValueError(f"groups: example {int(missing.argmax())} has none; give it an id of its own")
+    ids = ids.astype(str) if ids.dtype.kind == "O" else ids
+    group, sizes = np.unique(ids, return_inverse=True, return_counts=True)[1:]
+    if len(sizes) < folds:
+        raise ValueError(f"groups: {len(sizes)} distinct ones for {folds} folds; pass more groups, or fewer folds")
+    shuffled = rng.permutation(len(sizes))
+    smallest = [(0, k) for k in range(folds)]
+    fold = np.empty(len(sizes), int)
+    octave = -np.floor(np.log2(sizes[shuffled]))  # sorted by size itself, groups of distinct sizes would not be dealt
+    for g in shuffled[np.argsort(octave, kind="stable")].tolist():
+        filled, fold[g] = smallest[0]
+        heapq.heapreplace(smallest, (filled + int(sizes[g]), int(fold[g])))
+    return fold[group]
 
 
 class Components(NamedTuple):

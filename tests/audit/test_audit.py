@@ -104,6 +104,23 @@ def test_features_alone_are_enough():
     assert ((probs >= 0) & (probs <= 1)).all()
 
 
+def test_seed_and_groups_reach_T_and_the_predictions():
+    rng = np.random.default_rng(4)
+    who = np.arange(2000) // 2
+    features = rng.normal(size=(2000, 12))
+    labels = flip(rng, features @ rng.normal(size=(12, 4)) > 1, 0.05, 0.3)
+    one, again, other = (audit_labels(labels, features=features, seed=seed) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(one.found.T, again.found.T)
+    np.testing.assert_array_equal(one.wrong, again.wrong)
+    assert not np.allclose(one.found.T, other.found.T, atol=1e-5)
+    grouped = audit_labels(labels, features=features, groups=who)
+    np.testing.assert_array_equal(grouped.found.T, mlt_jax.estimate(labels, features=features, groups=who).T)
+    expected = mlt_jax.cross_val_logits(features, labels, T=grouped.found.T, groups=who)
+    np.testing.assert_allclose(grouped.scores, expected, atol=1e-5)
+    with pytest.raises(ValueError, match="groups: they keep folds apart, but there are no features"):
+        audit_labels(labels, probs=np.full(labels.shape, 0.5), T=T, groups=who)
+
+
 OTHER = TransitionEstimate(*(np.ones((2, *shape), np.float32) for shape in ((2, 2), (), (2,), (), (), ())))
 
 

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 
-from mlt_jax.audit.files import ID_COLUMNS, Table, align, read_share, read_table, rows_like
+from mlt_jax.audit.files import ID_COLUMNS, Table, align, read_groups, read_share, read_table, rows_like
 
 VALUES = np.array([[1, 0, 0.5], [0, 1, 0.25]], np.float32)
 NAMES, IDS = ("cat", "dog", "naïve, cow"), ("a.jpg", "b.jpg")
@@ -45,7 +45,7 @@ def test_every_form_keeps_numbers_names_and_ids(frame, tmp_path, form):
 def test_arrays_without_names_have_none(tmp_path):
     np.save(tmp_path / "t.npy", VALUES > 0.3)
     np.savez(tmp_path / "t.npz", anything=VALUES)
-    assert read_table(tmp_path / "t.npy")[2:] == read_table(tmp_path / "t.npz")[2:] == (None, None)
+    assert read_table(tmp_path / "t.npy")[2:] == read_table(tmp_path / "t.npz")[2:] == (None, None, None)
     np.testing.assert_array_equal(read_table(tmp_path / "t.npy").values, [[1, 0, 1], [0, 1, 0]])
     np.testing.assert_array_equal(read_table(tmp_path / "t.npz").values, VALUES)
 
@@ -188,6 +188,59 @@ def test_rows_are_found_by_id_whatever_the_columns():
     assert rows_like(others, table()) == [2, 0]
     with pytest.raises(ValueError, match=r'1 ids of l\.csv are missing, the first is "c\.jpg"'):
         rows_like(table(), others._replace(path="l.csv"))
+
+
+@pytest.mark.parametrize("form", ["csv", "tsv", "npz", "parquet", "lists"])
+def test_a_column_of_groups_is_no_class(tmp_path, frame, form):
+    path = tmp_path / f"t.{'csv' if form == 'lists' else form}"
+    frame.insert(0, "patient", ["p 7", "p 7"])
+    if form == "parquet":
+        pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+        frame.reset_index().to_parquet(path)
+    elif form == "npz":
+        np.savez(path, labels=VALUES, classes=np.array(NAMES), ids=np.array(IDS), patient=np.array(["p 7", "p 7"]))
+    elif form == "lists":
+        text(tmp_path, "patient,id,labels\np 7,a.jpg,cat\np 7,b.jpg,dog;cow\n")
+    else:
+        frame.to_csv(path, sep="\t" if form == "tsv" else ",", index_label="id")
+    found = read_table(path, groups="patient")
+    assert (found.ids, found.groups) == (IDS, ("p 7", "p 7"))
+    assert found.classes == (("cat", "cow", "dog") if form == "lists" else NAMES)
+    assert read_groups("patient", found) == ("p 7", "p 7")
+    assert read_table(path if form == "npz" else text(tmp_path, "cat\n1\n", "u.csv"), groups="clinic").groups is None
+
+
+def test_groups_in_a_file_are_matched_by_id_or_by_position(tmp_path):
+    by_id = text(tmp_path, "patient,image\n4,c.jpg\n5,b.jpg\n6,a.jpg\n", "by_id.csv")
+    assert read_groups(str(by_id), table()) == ("6", "5")
+    assert read_groups(str(text(tmp_path, "key,patient\nb.jpg,x\na.jpg,y\n")), table()) == ("y", "x")
+    assert read_groups(str(text(tmp_path, "patient\nx\ny\n")), table()) == ("x", "y")
+    assert read_groups(str(by_id), table(VALUES[[0, 0, 1]], ids=None)) == ("4", "5", "6")
+    np.save(tmp_path / "g.npy", np.array([3, 1]))
+    assert read_groups(str(tmp_path / "g.npy"), table()) == ("3", "1")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, r'groups: "t\.csv" is neither a column of l\.csv nor a file; pass one of them'),
+        ("id,a,b\nx,1,2\n", r"t\.csv: has 3 columns; pass an id and a group, or only a group"),
+        ("id,a\na.jpg,1\nb.jpg,\n", r"t\.csv: line 3 has no group; give it one of its own"),
+        ("id,a\na.jpg,1\n", r'1 ids of l\.csv are missing, the first is "b\.jpg"'),
+        ("a\n1\n", r"t\.csv: 1 groups, l\.csv has 2 rows; pass as many"),
+    ],
+)
+def test_groups_that_do_not_fit_are_named(tmp_path, monkeypatch, content, message):
+    monkeypatch.chdir(tmp_path)
+    if content:
+        text(tmp_path, content)
+    with pytest.raises(ValueError, match=message):
+        read_groups("t.csv", table(name="l.csv"))
+
+
+def test_a_row_without_a_group_is_named(tmp_path):
+    with pytest.raises(ValueError, match="row 1 has no group; give it one of its own"):
+        read_table(text(tmp_path, "cat,patient\n1,p\n0,\n"), groups="patient")
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 7])

@@ -72,6 +72,18 @@ def test_neither_losses_nor_probs_is_an_error(data):
         NoiseTransition().fit(data[0])
 
 
+def test_groups_and_seed_reach_the_folds():
+    rng = np.random.default_rng(0)
+    features, who = rng.normal(size=(1000, 8)), np.arange(1000) // 4
+    labels = (features @ rng.normal(size=(8, 3)) + rng.normal(size=(1000, 3)) > 0.5).astype(int)
+    options = {"features": features, "groups": who}
+    found = NoiseTransition(seed=3).fit(labels, **options)
+    np.testing.assert_array_equal(found.transition_, estimate(labels, seed=3, **options).T)
+    audited = LabelAuditor(seed=3).fit(features, labels, groups=who)
+    np.testing.assert_array_equal(audited.wrong_, audit_labels(labels, seed=3, **options).wrong)
+    assert not np.allclose(audited.wrong_, LabelAuditor(seed=3).fit(features, labels).wrong_)
+
+
 def test_the_auditor_gives_what_the_functions_give(exact):
     _, labels, pi = exact
     found = LabelAuditor(threshold=0.8).fit(None, labels, probs=pi)

@@ -67,6 +67,48 @@ def test_features_alone_give_rates_that_differ_by_class_and_the_side_that_is_noi
     assert noisy < 0.001 < without
 
 
+@pytest.fixture(scope="module")
+def patients():
+    """Features and labels of 600 patients with 4 images each, which all have the label that one report gave."""
+    rng = np.random.default_rng(0)
+    body, direction = rng.normal(size=(600, 150)), rng.normal(size=(150, 6))
+    clean = body @ direction / 4 > 0.8
+    chance = rng.random(clean.shape)
+    given = np.where(clean, chance >= 0.3, chance < 0.1).astype(np.uint8)
+    who = np.repeat(np.arange(600), 4)
+    shown = 0.7 * body + clean @ (0.5 * rng.normal(size=(6, 150)))
+    return (shown[who] + 0.1 * rng.normal(size=(2400, 150))).astype(np.float32), given[who], who
+
+
+def test_folds_that_tear_patients_apart_hide_the_noise_and_grouped_ones_do_not(patients):
+    features, labels, who = patients
+    torn, kept = (estimate(labels, features=features, groups=groups) for groups in (None, who))
+    assert float(torn.rho_pos.mean()) < 0.15  # a head has seen the same mistake in another image
+    assert float(kept.rho_pos.mean()) == pytest.approx(0.3, abs=0.1)
+    assert float(kept.rho_neg.mean()) == pytest.approx(0.1, abs=0.04)
+    torn_sides, kept_sides = (noisy_sides(labels, features=features, groups=groups) for groups in (None, who))
+    assert not np.allclose(torn_sides.by_class, kept_sides.by_class, rtol=0.01)
+
+
+def test_folds_of_T_are_dealt_by_seed(patients):
+    features, labels, who = patients
+    for groups in (None, who):
+        one, again, other = (estimate(labels, features=features, groups=groups, seed=seed).T for seed in (0, 0, 1))
+        np.testing.assert_array_equal(one, again)
+        assert not np.allclose(one, other, atol=1e-4)
+    sides = [noisy_sides(labels, features=features, seed=seed).by_class for seed in (0, 0, 1)]
+    np.testing.assert_array_equal(sides[0], sides[1])
+    assert not np.allclose(sides[0], sides[2], rtol=1e-3)
+
+
+def test_groups_without_features_are_refused(patients):
+    _, labels, who = patients
+    probs = np.full(labels.shape, 0.5)
+    for call in (estimate, noisy_sides):
+        with pytest.raises(ValueError, match="groups: they keep folds apart, but there are no features"):
+            call(labels, probs=probs, groups=who)
+
+
 @pytest.mark.parametrize(("assume", "side"), [("missing", 0), ("partial", 1)])
 def test_baselines_and_the_fallback_honour_an_assumption(assume, side):
     rng = np.random.default_rng(0)

@@ -5,6 +5,7 @@ from sklearn.metrics import roc_auc_score
 
 from mlt_jax import cross_val_logits
 from mlt_jax.estimator import crossfit
+from mlt_jax.estimator.crossfit import deal_folds
 
 
 @pytest.fixture(scope="module")
@@ -83,10 +84,37 @@ def test_folds_are_dealt_by_seed(data):
     assert not np.allclose(one, other)
 
 
+@pytest.mark.parametrize("kind", [int, str, object])
+def test_a_group_is_in_one_fold_and_folds_are_of_equal_size(kind):
+    rng = np.random.default_rng(0)
+    groups = rng.geometric(0.02, size=3000).astype(kind)  # from one example to dozens
+    fold = deal_folds(3000, folds=5, seed=1, groups=groups)
+    assert all(len(set(fold[groups == g])) == 1 for g in set(groups))
+    assert np.ptp(np.bincount(fold)) <= 1  # there are small groups enough to even out
+    np.testing.assert_array_equal(fold, deal_folds(3000, folds=5, seed=1, groups=groups))
+    assert (fold != deal_folds(3000, folds=5, seed=2, groups=groups)).mean() > 0.5
+    alone = deal_folds(3001, folds=5, groups=np.arange(3001))
+    assert sorted(np.bincount(alone)) == [600, 600, 600, 600, 601]
+
+
+def test_heads_do_not_know_the_labels_of_their_own_group(data):
+    _, _, rng = data
+    who = np.repeat(np.arange(300), 5)
+    features = rng.normal(size=(300, 200))[who] + 0.1 * rng.normal(size=(1500, 200))  # five pictures of each person
+    labels = (rng.random((300, 1)) < 0.5)[who]  # which the features say nothing about
+    torn, kept = (cross_val_logits(features, labels, groups=groups) for groups in (None, who))
+    assert roc_auc_score(labels, torn) > 0.9
+    assert abs(roc_auc_score(labels, kept) - 0.5) < 0.1
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"folds": 1}, "folds: 1; pass 2 to 1500"),
+        ({"groups": np.arange(1500) % 4}, "groups: 4 distinct ones for 5 folds; pass more groups, or fewer folds"),
+        ({"groups": np.arange(9)}, r"groups: shape \(9,\); pass \(1500,\)"),
+        ({"groups": [*["a"] * 1499, None]}, "groups: example 1499 has none; give it an id of its own"),
+        ({"groups": np.r_[np.nan, np.arange(1499)]}, "groups: example 0 has none"),
         ({"features": np.zeros((10, 4))}, r"features: shape \(10, 4\)"),
         ({"T": np.eye(2)}, r"T: shape \(2, 2\)"),
         ({"features": np.full((1500, 4), np.nan)}, "features: row 0 is not finite"),
