@@ -22,8 +22,8 @@ import tyro
 import mlt_jax
 from mlt_jax import Status, TransitionEstimate, cross_val_logits, estimate_from_scores
 from mlt_jax.data import Dataset, load
-from mlt_jax.estimator.crossfit import Components, head_logits, principal_components
 from mlt_jax.estimator.blind import SideTest, side_test
+from mlt_jax.estimator.crossfit import Components, head_logits, principal_components
 from mlt_jax.paper.noise import SETTINGS, corrupt_pairwise, realised_transition, transition
 from mlt_jax.paper.noise import corrupt as corrupt_labels
 from mlt_jax.paper.printed import tables

@@ -68,7 +68,7 @@ class TransitionEstimate(NamedTuple):
 
         Counted rates have normal intervals of arcsin sqrt rate, which are not symmetric.
         """
-        z = NormalDist().inv_cdf((1 + level) / 2) * jnp.array([-1, 1])
+        z = NormalDist().inv_cdf((1 + level) / 2) * jnp.array([-1, 1], self.stderr.dtype)[None, None]
         rates = jnp.stack([self.rho_neg, self.rho_pos], axis=1)[:, :, None]
         stderr = self.stderr[:, :, None]
         spread = stderr / jnp.maximum(2 * jnp.sqrt(rates * (1 - rates)), 1e-6)

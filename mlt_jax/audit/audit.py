@@ -9,6 +9,9 @@ A prediction's confidence alone does not decide: where 60 % of the absent labels
 is most probably wrong; where no positive is ever false, it is right. `pi` must be a probability of the *clean* label,
 while models are trained on the given ones: a slope and an offset per class are fitted to the logits so that the
 calibrated prediction, passed through T, explains the given labels. Heads on features are trained through T as well.
+
+That is class-dependent noise. Where the estimate finds that noise prefers ambiguous examples (status `COUNTED`), the
+given label says nothing more about the clean one than the score does, and `estimator.counting` gives P(wrong).
 """
 
 from typing import Any, NamedTuple
@@ -20,9 +23,10 @@ from jaxtyping import Float
 
 from mlt_jax.audit.calibrate import calibrate, wrong_probability
 from mlt_jax.estimator.auto import check_groups, estimate
+from mlt_jax.estimator.counting import counted_wrong
 from mlt_jax.estimator.crossfit import cross_val_logits, principal_components
 from mlt_jax.labels import Labels, as_labels, as_logits
-from mlt_jax.transition import TransitionEstimate, from_matrices
+from mlt_jax.transition import Status, TransitionEstimate, from_matrices
 
 
 class Audit(NamedTuple):
@@ -31,7 +35,8 @@ class Audit(NamedTuple):
     labels: Labels  # as given
     found: TransitionEstimate  # T with standard errors and status
     scores: Float[np.ndarray, "n q"]  # out-of-sample logits
-    slope: Float[np.ndarray, "q"]  # P(clean = 1 | score) = sigmoid(slope * score + offset)
+    # P(clean = 1 | score) = sigmoid(slope * score + offset); with counted rates P(given = 1 | score).
+    slope: Float[np.ndarray, "q"]
     offset: Float[np.ndarray, "q"]
     wrong: Float[np.ndarray, "n q"]  # P(given label is wrong); 0 where the cell is not labelled
     ids: tuple[str, ...]  # names of the examples; their row numbers where none were passed
@@ -105,16 +110,23 @@ def audit_labels(
         found = T if isinstance(T, TransitionEstimate) else from_matrices(T, checked)
         if len(found.T) != q:
             raise ValueError(f"T: of {len(found.T)} classes, labels have {q}; pass that of the same classes")
+    counted = bool((np.asarray(found.status) == Status.COUNTED).any())
     if x is not None:
-        scores = cross_val_logits(x, checked, T=found.T, seed=seed, groups=groups)
+        scores = cross_val_logits(x, checked, T=None if counted else found.T, seed=seed, groups=groups)
     else:
         scores = as_logits(probs[-1] if np.ndim(probs) == 3 else probs, checked)
     known = checked.observed if checked.observed is not None else np.ones((n, q), bool)
     y = checked.values.astype(np.float32)
     rates = jnp.stack([found.rho_neg, found.rho_pos], axis=1).astype(jnp.float32)
-    slope, offset = calibrate(jnp.asarray(scores), y, known, rates, found.prior.astype(jnp.float32))
-    wrong = wrong_probability(jnp.asarray(scores), y, known, rates, slope, offset)
-    return Audit(checked, found, scores, np.asarray(slope), np.asarray(offset), np.asarray(wrong), names)
+    if counted:  # noise prefers ambiguous examples: T passes no probabilities on, see `estimator.counting`
+        frequency = jnp.asarray(y.sum(0) / np.maximum(known.sum(0), 1), jnp.float32)
+        slope, offset = calibrate(jnp.asarray(scores), y, known, jnp.zeros_like(rates), frequency)
+        prediction = np.asarray(jax.nn.sigmoid(slope * scores + offset), float)
+        wrong = np.where(known, counted_wrong(prediction, y, np.asarray(rates), frequency), 0).astype(np.float32)
+    else:
+        slope, offset = calibrate(jnp.asarray(scores), y, known, rates, found.prior.astype(jnp.float32))
+        wrong = np.asarray(wrong_probability(jnp.asarray(scores), y, known, rates, slope, offset))
+    return Audit(checked, found, scores, np.asarray(slope), np.asarray(offset), wrong, names)
 
 
 def cross_val_probs(features: Any, labels: Any, **options: Any) -> Float[np.ndarray, "n q"]:

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 
 from mlt_jax.estimator.anchors import dual_t, t_estimator
-from mlt_jax.estimator.correlations import estimate_all
-from mlt_jax.estimator.crossfit import cross_val_logits, principal_components
 from mlt_jax.estimator.blind import SideTest, estimate_from_scores, side_test
+from mlt_jax.estimator.correlations import estimate_all
+from mlt_jax.estimator.crossfit import cross_val_logits
 from mlt_jax.estimator.selection import losses_from_probs, select_clean
-from mlt_jax.labels import Labels, as_labels, as_logits
+from mlt_jax.labels import as_labels, as_logits
 from mlt_jax.transition import TransitionEstimate, apply_assumption, from_matrices
 
 
@@ -39,13 +39,12 @@ def estimate(
       features: (n, d), a row per example from any network.
       method: one of these.
 
-        - `"auto"`: by scores (see `curves`) with `features`, on which heads are cross-fitted, or with (n, q) `probs`
+        - `"auto"`: by scores (see `blind`) with `features`, on which heads are cross-fitted, or with (n, q) `probs`
           alone, which must then be *out-of-sample*; else, with losses or probs of several epochs, `"recipe"`;
         - `"recipe"`: the paper's estimator. Small-loss labels are selected (`select_clean`) and the co-occurrence
           systems solved (`estimate_all`); classes without an estimate get Dual-T of the last epoch's `probs`, if given;
         - `"dual-t"`, `"t"`: the baselines Dual-T and T-estimator (`anchors`), of the last epoch's `probs`.
-      assume: `"missing"` (rho_neg = 0) or `"partial"` (rho_pos = 0), for the recipe, its fallback and the baselines.
-        The estimate by scores, the default with `features` or (n, q) `probs`, IGNORES it: it estimates both rates.
+      assume: `"missing"` (rho_neg = 0) or `"partial"` (rho_pos = 0) where that is known; every method honours it.
       aggregate, tau, min_selected: for the recipe, see `estimate_all` and `select_clean`.
       quantile: for Dual-T and T-estimator, see `t_estimator`.
       seed, groups: of the folds in which heads on `features` are trained, see `cross_val_logits`; `groups` are n ids of
@@ -64,9 +63,10 @@ def estimate(
     if method not in ("auto", "recipe", "dual-t", "t"):
         raise ValueError(f'method: {method!r}; pass "auto", "recipe", "dual-t" or "t"')
     if method == "auto" and features is not None:
-        return estimate_from_scores(scores_from_features(features, checked, seed=seed, groups=groups), checked)
+        scores = cross_val_logits(features, checked, seed=seed, groups=groups)
+        return estimate_from_scores(scores, checked, assume=assume)
     if method == "auto" and losses is None and np.ndim(probs) == 2:
-        return estimate_from_scores(as_logits(probs, checked), checked)
+        return estimate_from_scores(as_logits(probs, checked), checked, assume=assume)
     if losses is None and probs is None:
         raise ValueError(f"losses: method={method!r} reads losses or probs, not features; pass one of them")
     last = None if probs is None else probs[-1] if np.ndim(probs) == 3 else probs
@@ -102,7 +102,7 @@ def noisy_sides(
       seed, groups: of the folds of heads on `features`, as in `estimate`.
 
     Returns:
-      `SideTest`: `by_class` (q, 2) and `overall` (2,), all classes together (see `curves.side_test`). A side whose
+      `SideTest`: `by_class` (q, 2) and `overall` (2,), all classes together (see `blind.side_test`). A side whose
       value is below 0.001 has noise; otherwise `assume="missing"`, or `assume="partial"`, is not contradicted.
     """
     checked = as_labels(labels, coding=coding, observed=observed)
@@ -111,14 +111,7 @@ def noisy_sides(
         raise ValueError(f"probs: shape {np.shape(probs)}; pass (n, q) out-of-sample predictions, or features")
     if features is None:
         return side_test(as_logits(probs, checked), checked)
-    return side_test(scores_from_features(features, checked, seed=seed, groups=groups), checked)
-
-
-def scores_from_features(features: Any, labels: Labels, *, seed: int = 0, groups: Any = None) -> np.ndarray:
-    """Out-of-sample logits (n, q) of the clean labels: cross-fitted heads, a first T, heads corrected by it."""
-    x = principal_components(features, len(labels.values))
-    first = estimate_from_scores(cross_val_logits(x, labels, seed=seed, groups=groups), labels)
-    return cross_val_logits(x, labels, seed=seed, groups=groups, T=first.T)
+    return side_test(cross_val_logits(features, checked, seed=seed, groups=groups), checked)
 
 
 def check_groups(groups: Any, features: Any) -> None:

@@ -2,8 +2,8 @@
 
 Two models are fitted. *Class-dependent* noise leaves plateaus: P(given = 1 | score) levels off at rho_neg and at
 1 - rho_pos, and `estimator.curves` reads both. Noise that prefers *ambiguous* examples leaves none, and
-`estimator.counting` counts contradictions instead. No likelihood can decide between them where the ends of the score are
-not pure. What tells them apart is how much of the label's uncertainty the plateaus explain, over all classes
+`estimator.counting` counts contradictions instead. No likelihood can decide between them where the ends of the score
+are not pure. What tells them apart is how much of the label's uncertainty the plateaus explain, over all classes
 (`plateau_weight`): nearly all of it on simulated class-dependent noise, next to nothing on real labels.
 
 Rates of several classes are shrunk towards each other under the class-dependent model (empirical Bayes): they are
@@ -97,7 +97,9 @@ def estimate_from_scores(
     rates = np.where(free, weight * rates + (1 - weight) * counted.rates, 0)
     stderr = np.where(free, weight * stderr + (1 - weight) * counted.stderr, 0)
     guess = rates[found].mean(0) if found.any() else np.zeros(2)
-    rates, stderr = (np.where(found[:, None], v, other) for v, other in ((rates, guess), (stderr, np.where(free, 1, 0))))
+    rates, stderr = (
+        np.where(found[:, None], v, other) for v, other in ((rates, guess), (stderr, np.where(free, 1, 0)))
+    )
     rates /= np.maximum(1, rates.sum(1, keepdims=True) / 0.99)
     T = as_matrices(jnp.asarray(rates, evidence.bins.rank.dtype))
     shared = (own < _OWN_EVIDENCE)[:, free].all(1)

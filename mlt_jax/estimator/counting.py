@@ -5,8 +5,8 @@ and no curve can read them off. What can be counted is how often the given label
 examples whose P(given = 1) is at least its mean over the given positives (`misses`), and among the lower ranks when as
 many examples are called positive as were given (`extras`). How these counts relate to the rates, and P(wrong) to the
 score, was fitted to five sets with real noisy labels and better ones beside them (people's emotion labels twice, words
-of captions, user tags, report-mined X-ray findings); `experiments/real_noise.py` repeats the comparison, docs/results.md
-says how well the rule fares on a set that it was not fitted to.
+of captions, user tags, report-mined X-ray findings); `experiments/real_noise.py` repeats the comparison, and
+docs/results.md says how the rule fares on a set that it was not fitted to.
 """
 
 from typing import NamedTuple
@@ -60,9 +60,7 @@ def count_rates(curve: Curve, bins: Bins) -> Counted:
     lower = total * (np.cumsum(total, axis=1) / size[:, None] <= 1 - frequency[:, None])
     extras = (lower * given).sum(1) / np.maximum(lower.sum(1), 1e-9)
     ceiling = np.maximum(curve.rates[:, 1], _LEAST_CEILING)
-    rho_pos = _sigmoid(
-        _MISSES * _logit(misses) + _FREQUENCY * _logit(frequency) + _CEILING * _logit(ceiling) + _POS
-    )
+    rho_pos = _sigmoid(_MISSES * _logit(misses) + _FREQUENCY * _logit(frequency) + _CEILING * _logit(ceiling) + _POS)
     rates = np.stack([_sigmoid(_EXTRAS * _logit(extras) + _NEG), rho_pos], axis=1)
     counts = np.stack([size - positives.sum(1), positives.sum(1)], axis=1)
     rule = np.maximum(_SPREAD - _SPREAD_SLOPE * _logit(frequency)[:, None], 0.02)

@@ -61,7 +61,7 @@ def bin_scores(scores: Float[Array, "n q"], labels: Float[Array, "n q"], known: 
     def one(score: Float[Array, "n"], y: Float[Array, "n"], known: Bool[Array, "n"]) -> Bins:
         score = jnp.where(known, score, jnp.inf)
         ordered = jnp.sort(score)
-        below, upto = (jnp.searchsorted(ordered, score, side=side) for side in ("left", "right"))
+        below, upto = (jnp.searchsorted(ordered, score, side=side).astype(y.dtype) for side in ("left", "right"))
         size = jnp.maximum(jnp.sum(known), 1).astype(y.dtype)
         rank = (below + jnp.minimum(upto, size)) / (2 * size)
         cell = jnp.where(known, jnp.minimum(rank * _BINS, _BINS - 1).astype(jnp.int32), _BINS)
@@ -69,7 +69,7 @@ def bin_scores(scores: Float[Array, "n q"], labels: Float[Array, "n q"], known: 
             jax.ops.segment_sum(jnp.where(known, v, 0), cell, _BINS) for v in (jnp.ones_like(y), y, rank)
         )
         middle = ranks / jnp.maximum(total, 1)
-        empty = (jnp.arange(_BINS) + 0.5) / _BINS
+        empty = (jnp.arange(_BINS, dtype=y.dtype) + 0.5) / _BINS
         normal = jax.scipy.special.ndtri(jnp.clip(jnp.where(total > 0, middle, empty), 1e-5, 1 - 1e-5))
         return Bins(normal.astype(y.dtype), positives, total)
 
@@ -169,7 +169,7 @@ def _fit_one(bins: Bins, free: Float[Array, "2"]) -> tuple[dict[str, Array], Flo
     rates = jax.nn.sigmoid(t[:2]) * free
     slope = (1 - jnp.sum(rates)) * c * (1 - c)
     jacobian = jnp.concatenate(
-        [jnp.stack([1 - c, -c], 1) * free, slope[:, None] * parts * jnp.exp(t[2:5]), slope[:, None]], 1
+        [jnp.stack([1 - c, -c], 1) * free[None], slope[:, None] * parts * jnp.exp(t[None, 2:5]), slope[:, None]], 1
     )
     information = jacobian.T @ ((bins.total / (p * (1 - p)))[:, None] * jacobian)
     information += jnp.diag(jnp.array([0, 0, 1, 1, 1, 0], dtype)) / _SLOPE_SPREAD**2
