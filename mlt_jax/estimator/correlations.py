@@ -3,13 +3,14 @@
 from collections.abc import Iterable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import PRNGKeyArray
 
 from mlt_jax.estimator.counts import Tables, check_inputs, count_checked
-from mlt_jax.estimator.solve import estimate_from_tables, partner_ranks, solve_rows
+from mlt_jax.estimator.solve import conclude_all, estimate_from_tables, gather_rows, partner_ranks
 from mlt_jax.estimator.uncertainty import standard_errors
 from mlt_jax.labels import Labels
 from mlt_jax.transition import Status, TransitionEstimate, as_transition
@@ -36,7 +37,10 @@ def estimate_all(
 
     Args:
       labels: (n, q), any form that `as_labels` takes, with its `observed` and `coding`; scipy.sparse labels with coding
-        "01" and all cells observed are counted without making them dense.
+        "01" and all cells observed are counted without making them dense. T and prior are those of each class's own
+        observed cells. Which cells of a partner are observed may depend on its own label, and on the clean or the given
+        label of the class (see `counts.group_means`); a partner never observed with one of the class's four groups of
+        examples says nothing, and where all are such the class is `UNIDENTIFIABLE`.
       selected: (n, q) bool, True where the label is taken as clean (see `select_clean`).
       unselected: (n, q), its complement, in place of `selected`; with sparse labels give the smaller one, as sparse.
       aggregate: how the equations of all partners give one T. `"joint"` fits them all at once (see `line`); `"medoid"`
@@ -79,18 +83,28 @@ def estimate_all(
 
 
 def _estimate_blocks(
-    blocks: Iterable[tuple[np.ndarray, Tables]], num_classes: int, rule: dict[str, Any], fallback: Any, **options: Any
+    blocks: Iterable[tuple[np.ndarray, Tables]],
+    num_classes: int,
+    rule: dict[str, Any],
+    *,
+    fallback: Any,
+    min_selected: int,
+    mesh: Mesh | None,
 ) -> TransitionEstimate:
-    """Estimates of all classes from tables that are counted a block of classes at a time."""
+    """Estimates of all classes from tables that are counted a block of classes at a time.
+
+    The blocks give their evidence, which is small; the conclusions need that of all classes.
+    """
     rank = partner_ranks(num_classes, **rule)
     other = None if fallback is None else as_transition(fallback, num_classes, name="fallback")
-    options |= dict(aggregate=rule["aggregate"], assume=rule["assume"])
-    out: dict[str, np.ndarray] = {}
+    options: dict[str, Any] = dict(aggregate=rule["aggregate"], assume=rule["assume"], mesh=mesh)
+    whole: Any = None
     for classes, tables in blocks:
         ranks = rank if len(rank) == 1 else rank[classes]
-        fallbacks = None if other is None else other[classes]
-        found = solve_rows(tables, ranks, fallbacks, jnp.asarray(classes), **options)
-        for name, value in found._asdict().items():  # np.asarray waits until the shared tables are no longer needed
-            rows = np.asarray(value)
-            out.setdefault(name, np.empty((num_classes, *rows.shape[1:]), rows.dtype))[classes] = rows
-    return TransitionEstimate(**{name: jnp.asarray(value) for name, value in out.items()})
+        found = gather_rows(tables, ranks, jnp.asarray(classes), **options)
+        part = jax.tree.map(np.asarray, found)  # waits until the shared tables are no longer needed
+        if whole is None:
+            whole = jax.tree.map(lambda x: np.empty((num_classes, *x.shape[1:]), x.dtype), part)
+        for kept, new in zip(jax.tree.leaves(whole), jax.tree.leaves(part), strict=True):
+            kept[classes] = new
+    return conclude_all(*jax.tree.map(jnp.asarray, whole), other, min_selected=min_selected)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Shaped
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from mlt_jax.labels import Labels, as_labels, as_mask
 
@@ -18,10 +18,15 @@ _EXACT_ROWS = 2**24 - 1
 _CHUNK_CELLS = 2**25
 
 
+# How often each partner is 1 in the four groups of examples of a class, see `Tables.groups`.
+Groups = list[Array] | Float[Array, "4 q"]
+
+
 class Tables(NamedTuple):
     """Integer counts for all pairs; totals are `(q, 1)`, or `(q, q)` when some cells are unobserved.
 
-    With a mask, only examples where both labels of the pair are observed count for that pair.
+    With a mask, only examples where both labels of the pair are observed count for that pair; the diagonal has the
+    class's own observed examples.
     """
 
     both: Int[Array, "q q"]  # noisy_j = 1 and noisy_i = 1
@@ -59,7 +64,10 @@ class Tables(NamedTuple):
         return ones, [self.total_pos, self.total_neg, self.total_both - self.total_pos, unselected]
 
     def probabilities(self) -> "Probabilities":
-        """The frequencies in the paper's systems of equations (labels pro_two_labels and pro_condition)."""
+        """The frequencies in the paper's systems of equations (labels pro_two_labels and pro_condition).
+
+        Of unobserved cells they know nothing: with a mask they are those of the examples where both are observed.
+        """
         dtype = jnp.result_type(float)
 
         def ratio(count: Array, total: Array) -> Array:
@@ -72,6 +80,33 @@ class Tables(NamedTuple):
             a=ratio(self.neg, self.total_neg),
             b=ratio(self.pos, self.total_pos),
         )
+
+
+def own_sizes(totals: Float[Array, "4 #q"]) -> Float[Array, "4"]:
+    """Sizes of a class's four groups over its own observed examples; no partner is observed with more of them."""
+    return jnp.max(totals, axis=1)
+
+
+def group_means(ones: Groups, totals: Float[Array, "4 #q"]) -> tuple[list[Array], Bool[Array, "#q"]]:
+    """How often each partner is 1 in the four groups of a class, and which partners were observed in all of them.
+
+    With a mask, a mean is over the examples where the partner is observed. If being observed depends on the clean label
+    of the class, or on the partner's own, these are another mixture than the whole unselected group: of U+, clean
+    positives are the share theta o(S+) / o(U+), where o is how often the partner is observed. So the mean of U+ is put
+    o(U+) / o(S+) times as far from that of S-, and that of U- o(U-) / o(S-) times as far from that of S+. That leaves
+    the line, and the shares on it, as if all were observed: whether being observed depends on the clean label of the
+    class and on the partner's, or on the given label of the class, or on nothing.
+    """
+    per_example = 1 / jnp.maximum(totals, 1)
+    mean = [ones[g] * per_example[g] for g in range(4)]
+    if totals.shape[1] == 1:
+        return mean, jnp.ones(1, bool)
+    size = own_sizes(totals)
+    seen = [totals[g] / jnp.maximum(size[g], 1) for g in range(4)]
+    for unselected, same, other in ((2, 0, 1), (3, 1, 0)):
+        stretch = seen[unselected] / jnp.where(seen[same] > 0, seen[same], 1)
+        mean[unselected] = mean[other] + stretch * (mean[unselected] - mean[other])
+    return mean, jnp.all((totals > 0) | (size == 0)[:, None], axis=0)
 
 
 class Probabilities(NamedTuple):

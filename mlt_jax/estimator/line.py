@@ -14,6 +14,9 @@ The groups are disjoint, so their errors are independent, about `m_i (1 - m_i) /
 A theta outside [0, 1] is set to its bound by merging that group with S+ or S-. The paper's pairwise systems (label
 system2) are the projections of these equations on one coordinate. Least squares over them is biased, whether errors in
 b - a are ignored or corrected as if independent, because b, e and m_i share examples.
+
+Where cells are unobserved, the sizes n_g in the equations are those of the class's own observed examples, and each
+partner's mean is made of the examples where it is observed, too (see `counts.group_means`).
 """
 
 from collections.abc import Callable
@@ -24,6 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from mlt_jax.estimator.counts import Groups, group_means, own_sizes
 from mlt_jax.estimator.sums import sums
 
 # The nine merges: U+ and U- each stay, or join S+ (0) or S- (1). _COLLECT[g, h, merge] is 1 where h becomes part of g.
@@ -39,15 +43,16 @@ _LEVEL, _CHI2_95 = 0.05, 3.841
 class Cloud(NamedTuple):
     """Sufficient statistics of the four group means of one class."""
 
-    mass: Float[Array, "4"]  # n_g
+    size: Float[Array, "4"]  # n_g, of the class's own observed examples
+    mass: Float[Array, "4"]  # n_g of the means: where cells are unobserved, with a partner observed, on average
     gram: Float[Array, "4 4"]  # inner products of sqrt(n_g) (mu_g - mean), in units of each partner's spread
     dimension: Float[Array, ""]  # number of partners with any spread
-    contrast: Float[Array, ""]  # chi-square (`dimension` degrees of freedom) of S+ against S-
+    contrast: Float[Array, ""]  # sum of the partners' chi-squares of S+ against S-
     partners: Float[Array, ""]  # how many differ between S+ and S- at 95 %
 
 
 def group_cloud(
-    ones: Float[Array, "4 q"] | list[Float[Array, "q"]],
+    ones: Groups,
     totals: Float[Array, "4 #q"],
     used: Bool[Array, "q"],
     share: Float[Array, "q"] | None = None,
@@ -56,23 +61,27 @@ def group_cloud(
 
     `used` marks the partners that count; `share` is how often each is 1 in all groups, if known (saves a division).
     """
-    mass = jnp.mean(totals, axis=1)
+    size = mass = own_sizes(totals)
     if share is None:
         share = _sum_over(lambda g: ones[g]) / jnp.maximum(jnp.sum(totals, axis=0), 1)
     spread = share * (1 - share)
-    scale = jnp.where(used, jnp.where(spread > 0, 1 / jnp.sqrt(jnp.where(spread > 0, spread, 1)), 0), 0)
-    per_example = 1 / jnp.maximum(totals, 1)
-    mean = [ones[g] * per_example[g] for g in range(4)]
+    mean, seen = group_means(ones, totals)
+    used = used & seen
+    unit = jnp.where(used, jnp.where(spread > 0, 1 / jnp.sqrt(jnp.where(spread > 0, spread, 1)), 0), 0)
+    scale = unit
+    if totals.shape[1] > 1:
+        mass = jnp.sum(jnp.where(used[None], totals, 0), axis=1) / jnp.maximum(jnp.sum(used), 1).astype(totals.dtype)
+        scale = unit * jnp.sqrt(jnp.sum(totals, axis=0) / jnp.maximum(jnp.sum(mass), 1))  # by number of examples
     weight = mass / jnp.maximum(jnp.sum(mass), 1)
     centre = _sum_over(lambda g: weight[g] * mean[g])
     root = jnp.sqrt(mass)
     points = [root[g] * (mean[g] - centre) * scale for g in range(4)]
-    gap = (mass[0] * mass[1] / jnp.maximum(mass[0] + mass[1], 1)) * ((mean[0] - mean[1]) * scale) ** 2
+    gap = (totals[0] * totals[1] / jnp.maximum(totals[0] + totals[1], 1)) * ((mean[0] - mean[1]) * unit) ** 2
     products = [points[g] * points[h] for g, h in _UPPER]
     counts = [member.astype(scale.dtype) for member in (scale > 0, gap > _CHI2_95)]
     *upper, dimension, partners, contrast = sums(*products, *counts, gap)
     gram = jnp.stack([upper[_entry(g, h)] for g in range(4) for h in range(4)]).reshape(4, 4)
-    return Cloud(mass, gram, dimension, contrast, partners)
+    return Cloud(size, mass, gram, dimension, contrast, partners)
 
 
 def fit(cloud: Cloud, *, bounded: bool = True) -> Float[Array, "2"]:
@@ -95,10 +104,37 @@ def fit(cloud: Cloud, *, bounded: bool = True) -> Float[Array, "2"]:
     return theta[:, jnp.argmax(jnp.where(inside, score, -1))]
 
 
-def correlated(cloud: Cloud) -> tuple[Bool[Array, ""], Int[Array, ""]]:
-    """Whether S+ and S- differ significantly (5 %), without which T is not identifiable; in how many partners."""
-    p_value = jax.scipy.special.gammaincc(jnp.maximum(cloud.dimension, 1) / 2, cloud.contrast / 2)
+def correlated(cloud: Cloud, overlap: Float[Array, ""]) -> tuple[Bool[Array, ""], Int[Array, ""]]:
+    """Whether S+ and S- differ significantly (5 %), without which T is not identifiable; in how many partners.
+
+    If none differs, the sum of the d chi-squares has mean d and variance 2 tr(R^2), where R has the correlations of the
+    partners with each other: with d copies of one label it is d times one chi-square. So it is compared with the
+    multiple of a chi-square that has this mean and variance; `overlap` is the mean squared correlation of two partners.
+
+    References:
+      Satterthwaite, "An approximate distribution of estimates of variance components", 1946.
+    """
+    dimension = jnp.maximum(cloud.dimension, 1)
+    factor = 1 + (dimension - 1) * overlap  # tr(R^2) / d
+    p_value = jax.scipy.special.gammaincc(dimension / factor / 2, cloud.contrast / factor / 2)
     return (p_value < _LEVEL) & (cloud.dimension > 0), cloud.partners.astype(jnp.int32)
+
+
+def overlaps(clouds: Cloud) -> Float[Array, "q"]:
+    """Mean squared correlation of two partners of each class, from the clouds of *all* q classes.
+
+    A cloud has the correlations of its class with the partners: the given positives are S+ and U+. The 1 / n that
+    chance adds to a squared correlation is subtracted.
+    """
+    on = jnp.sqrt(clouds.mass) * jnp.array([[1, 0, 1, 0]], clouds.mass.dtype)
+    total, positives = jnp.sum(clouds.mass, axis=1), clouds.mass[:, 0] + clouds.mass[:, 2]
+    varied = positives * (total - positives)
+    explained = jnp.einsum("jg,jgh,jh->j", on, clouds.gram, on) / jnp.maximum(varied, 1)
+    pairs = jnp.where(varied > 0, clouds.dimension, 0)
+    squared = jnp.where(varied > 0, explained - pairs / jnp.maximum(total, 1), 0)
+    # All pairs but those of the class itself, as class and as partner.
+    mean = (jnp.sum(squared) - 2 * squared) / jnp.maximum(jnp.sum(pairs) - 2 * pairs, 1)
+    return jnp.clip(mean, 0, 1)
 
 
 def rates(mass: Float[Array, "4"], theta: Float[Array, "2"]) -> tuple[Float[Array, "2"], Float[Array, ""]]:

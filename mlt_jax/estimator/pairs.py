@@ -6,10 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from mlt_jax.estimator.counts import Groups, group_means, own_sizes
 from mlt_jax.estimator.sums import sums
-
-# How often each partner is 1 in the four groups of examples of a class, see `Tables.groups`.
-Groups = list[Array] | Float[Array, "4 q"]
 
 
 class Pair(NamedTuple):
@@ -53,9 +51,16 @@ def choose(
     ones: Groups, totals: Float[Array, "4 #q"], rank: Int[Array, "q"], share: Any = None, *, aggregate: str,
     bounded: bool = True,
 ) -> Choice:  # fmt: skip
-    """Rates and prior of one class by a rule that chooses among, or averages, the partners' solutions."""
+    """Rates and prior of one class by a rule that chooses among, or averages, the partners' solutions.
+
+    `bounded=False` leaves slightly negative rates as they are: set to zero they would have no derivatives.
+    """
     q = rank.shape[0]
     used = rank < q
+    if totals.shape[1] > 1:  # cells are unobserved: as many ones as there would be in groups of the class's own sizes
+        mean, seen = group_means(ones, totals)
+        used, totals, share = used & seen, own_sizes(totals)[:, None], None
+        ones = [mean[g] * totals[g] for g in range(4)]
     total = jnp.sum(totals, axis=0)
     safe = jnp.maximum(totals, 1)
     a, b = ones[1] / safe[1], ones[0] / safe[0]
@@ -69,7 +74,7 @@ def choose(
     partners = jnp.sum(valid)
     if aggregate == "mean":
         share = valid.astype(rates.dtype) / jnp.maximum(partners, 1).astype(rates.dtype)
-        return Choice(rates @ share, pair.prior @ share, partners)
+        return Choice((rates if bounded else raw) @ share, pair.prior @ share, partners)
     if aggregate == "first":
         chosen = jnp.argmin(jnp.where(valid, rank, q))
     else:

@@ -10,8 +10,8 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from mlt_jax.estimator import line
-from mlt_jax.estimator.counts import Tables
-from mlt_jax.estimator.pairs import Choice, Groups, choose
+from mlt_jax.estimator.counts import Groups, Tables
+from mlt_jax.estimator.pairs import Choice, choose
 from mlt_jax.estimator.sums import ANY_ORDER
 from mlt_jax.transition import Status, TransitionEstimate, as_matrices, as_transition, check_assume, implied_prior
 
@@ -39,8 +39,8 @@ def estimate_from_tables(
     q = len(tables.both)
     rank = partner_ranks(q, aggregate=aggregate, assume=assume, num_partners=num_partners, key=key)
     other = None if fallback is None else as_transition(fallback, q, name="fallback")
-    options: dict[str, Any] = dict(aggregate=aggregate, assume=assume, min_selected=min_selected)
-    return solve_rows(tables, rank, other, jnp.arange(q), mesh=mesh, **options)
+    evidence = gather_rows(tables, rank, jnp.arange(q), aggregate=aggregate, assume=assume, mesh=mesh)
+    return conclude_all(*evidence, other, min_selected=min_selected)
 
 
 def partner_ranks(
@@ -75,28 +75,29 @@ class Solution(NamedTuple):
     identified: Bool[Array, "*batch"]  # and the correlations they come from are significant
 
 
-def solve_class(
-    ones: Groups, totals: Float[Array, "4 #q"], rank: Int[Array, "q"], *, aggregate: str, bounded: bool = True
-) -> Solution:
-    """Solution of one class from how often each partner is 1 in the four groups of examples (see `Tables.groups`).
+def unbounded_rates(
+    ones: Groups, totals: Float[Array, "4 #q"], rank: Int[Array, "q"], *, aggregate: str
+) -> Float[Array, "2"]:
+    """(rho_neg, rho_pos) of one class from how often each partner is 1 in the four groups (see `Tables.groups`).
 
-    `bounded=False` leaves out the bounds on the rates: on a bound the derivatives would be 0 and hide the error.
+    Without the bounds on the rates, where the derivatives would be 0 and hide the error.
     """
+    if aggregate != "joint":
+        return choose(ones, totals, rank, aggregate=aggregate, bounded=False).rates
     cloud = line.group_cloud(ones, totals, rank < rank.shape[0])
-    choice = None if aggregate == "joint" else choose(ones, totals, rank, aggregate=aggregate, bounded=bounded)
-    return conclude(cloud, choice, bounded=bounded)
+    return line.rates(cloud.size, line.fit(cloud, bounded=False))[0]
 
 
-def conclude(cloud: line.Cloud, choice: Choice | None, *, bounded: bool = True) -> Solution:
+def conclude(cloud: line.Cloud, choice: Choice | None, overlap: Float[Array, ""]) -> Solution:
     """Solution of one class: the line through its cloud or, if given, the choice among the partners' solutions."""
     if choice is None:
-        theta = line.fit(cloud, bounded=bounded)
-        rates, prior = line.rates(cloud.mass, theta)
-        identified, partners = line.correlated(cloud)
+        theta = line.fit(cloud)
+        rates, prior = line.rates(cloud.size, theta)
+        identified, partners = line.correlated(cloud, overlap)
         valid = cloud.dimension > 0
     else:
         rates, prior, partners = choice
-        theta = line.shares(cloud.mass, rates, prior)
+        theta = line.shares(cloud.size, rates, prior)
         identified = valid = partners > 0
     valid &= jnp.all(jnp.isfinite(rates)) & (jnp.sum(rates) < 1)
     return Solution(rates, prior, partners, line.misfit(cloud, theta), valid, valid & identified)
@@ -111,30 +112,25 @@ def class_groups(tables: Tables, assume: str) -> tuple[list[Array], list[Array]]
     return tables.groups()
 
 
-def solve_rows(
+def gather_rows(
     tables: Tables,
     rank: Int[Array, "#rows q"],
-    fallback: Float[Array, "rows 2 2"] | None,
     classes: Int[Array, "rows"],
     *,
     aggregate: str,
     assume: str,
-    min_selected: int,
     mesh: Mesh | None = None,
-) -> TransitionEstimate:
-    """Estimates of the classes with indices `classes`; the tables have one row for each of them."""
+) -> tuple[line.Cloud, Choice | None]:
+    """Clouds and choices of the classes with indices `classes`; the tables have one row for each of them."""
     rows = len(classes)
     if mesh is not None:
         mesh = Mesh(mesh.devices, mesh.axis_names)  # without the caller's axis types, so that XLA shards the inputs
     if mesh is not None and rows % mesh.size:  # shards have equal sizes, so the last row is repeated
         take = np.minimum(np.arange(-(-rows // mesh.size) * mesh.size), rows - 1)
-        tables, rank, fallback, classes = jax.tree.map(
-            lambda x: x[take] if len(x) == rows else x, (tables, rank, fallback, classes)
-        )
+        tables, rank, classes = jax.tree.map(lambda x: x[take] if len(x) == rows else x, (tables, rank, classes))
     gather = _evidence if isinstance(tables.both, jax.core.Tracer) else _fast_evidence
     evidence = gather(tables, rank, classes, aggregate=aggregate, assume=assume, mesh=mesh)
-    found = _estimate(*evidence, fallback, min_selected=min_selected)
-    return jax.tree.map(lambda x: x[:rows], found) if len(found.T) > rows else found
+    return jax.tree.map(lambda x: x[:rows], evidence) if len(classes) > rows else evidence
 
 
 def _evidence(
@@ -145,29 +141,29 @@ def _evidence(
     aggregate: str,
     assume: str,
     mesh: Mesh | None,
-) -> tuple[line.Cloud, Choice | None, list[Int[Array, "#rows #q"]]]:
-    """Clouds, choices and group sizes of all classes: everything that needs a pass over the tables."""
+) -> tuple[line.Cloud, Choice | None]:
+    """Clouds and choices of the classes: everything that needs a pass over the tables."""
     each = partial(map_classes, tables=tables, rank=rank, classes=classes, assume=assume, mesh=mesh)
     choices = None if aggregate == "joint" else each(partial(choose, aggregate=aggregate), block=_BLOCK)
     clouds = each(lambda ones, totals, rank, share: line.group_cloud(ones, totals, rank < len(rank), share))
-    return clouds, choices, class_groups(tables, assume)[1]
+    return clouds, choices
 
 
-# `_estimate` is compiled without these options: it compares shares with their bounds exactly.
+# `conclude_all` is compiled without these options: it compares shares with their bounds exactly.
 _fast_evidence = jax.jit(_evidence, static_argnames=("aggregate", "assume", "mesh"), compiler_options=ANY_ORDER)
 
 
 @jax.jit
-def _estimate(
+def conclude_all(
     clouds: line.Cloud,
     choices: Choice | None,
-    totals: list[Int[Array, "#rows #q"]],
-    fallback: Float[Array, "rows 2 2"] | None,
+    fallback: Float[Array, "q 2 2"] | None,
     *,
     min_selected: int | Int[Array, ""],
 ) -> TransitionEstimate:
-    solution = jax.vmap(conclude)(clouds, choices)
-    sizes = jnp.stack([jnp.max(total, axis=1) for total in totals], 1).astype(solution.rates.dtype)
+    """Estimates of all classes from what `gather_rows` gives for all of them."""
+    solution = jax.vmap(conclude)(clouds, choices, line.overlaps(clouds))
+    sizes = clouds.size
     enough = jnp.all(sizes[:, :2] >= min_selected, axis=1)
     reason = jnp.where(enough, Status.UNIDENTIFIABLE, Status.TOO_FEW)
     solved = enough & solution.identified

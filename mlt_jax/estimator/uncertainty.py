@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 from mlt_jax.estimator.counts import Tables, count_arrays
-from mlt_jax.estimator.solve import estimate_from_tables, map_classes, partner_ranks, solve_class
+from mlt_jax.estimator.solve import estimate_from_tables, map_classes, partner_ranks, unbounded_rates
 from mlt_jax.labels import Labels, as_labels, as_mask
 
 _CHUNK_CELLS = 2**25
@@ -112,7 +112,7 @@ def _gradients(
 
     def gradient(ones: list[Array], totals: Float[Array, "4 p"], rank: Int[Array, "q"], _: Any) -> Any:
         def rates(ones: Float[Array, "4 q"], totals: Float[Array, "4 p"]) -> Float[Array, "2"]:
-            return solve_class(ones, totals, rank, aggregate=aggregate, bounded=False).rates
+            return unbounded_rates(ones, totals, rank, aggregate=aggregate)
 
         return jax.jacrev(rates, argnums=(0, 1))(jnp.stack(ones), totals)
 

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
-from simulate import t_error
+from simulate import t_error, unbiased
 
-from mlt_jax import Status, estimate, estimate_all, losses_from_probs, noisy_sides, select_clean
+from mlt_jax import Status, audit_labels, estimate, estimate_all, losses_from_probs, noisy_sides, select_clean
 
 
 def test_estimate_selects_and_then_estimates(real_data):
@@ -107,6 +107,20 @@ def test_groups_without_features_are_refused(patients):
     for call in (estimate, noisy_sides):
         with pytest.raises(ValueError, match="groups: they keep folds apart, but there are no features"):
             call(labels, probs=probs, groups=who)
+
+
+@pytest.mark.parametrize(("assume", "side"), [("missing", 0), ("partial", 1)])
+def test_the_recipe_honours_an_assumption_in_its_own_estimates(assume, side):
+    rng = np.random.default_rng(0)
+    labels, selected = unbiased(rng, n=3000, q=4)  # both sides are noisy, so T is not the identity of itself
+    losses = np.where(selected, rng.normal(0.2, 0.05, labels.shape), rng.normal(0.8, 0.1, labels.shape))
+    free, held = (estimate(labels, losses=losses, assume=a) for a in ("general", assume))
+    assert (np.asarray(held.status) == Status.CORRELATION).all()
+    assert (np.asarray(free.T)[:, side, 1 - side] > 0.02).all()
+    np.testing.assert_allclose(held.T[:, side], np.tile(np.eye(2)[side], (4, 1)), atol=2e-5)
+    np.testing.assert_allclose(held.stderr[:, side], 0, atol=1e-4)
+    audited = audit_labels(labels, probs=np.clip(losses, 0, 1), losses=losses, method="recipe", assume=assume)
+    assert (audited.wrong[labels == 1 - side] < 1e-3).all()  # no label of that side is wrong
 
 
 @pytest.mark.parametrize(("assume", "side"), [("missing", 0), ("partial", 1)])

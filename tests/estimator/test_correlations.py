@@ -7,7 +7,7 @@ from simulate import correlated_labels, flip, t_error, unbiased
 
 from mlt_jax import Status, TransitionEstimate, dual_t, estimate_all
 from mlt_jax.estimator.counts import count_arrays
-from mlt_jax.estimator.solve import AGGREGATES, _estimate, _fast_evidence
+from mlt_jax.estimator.solve import AGGREGATES, _fast_evidence, conclude_all
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
@@ -96,11 +96,17 @@ def test_assuming_a_clean_side_makes_its_rate_zero():
     for assume, rates in (("missing", (0, 0.3)), ("partial", (0.3, 0))):
         labels = flip(rng, clean, *rates)
         selected = (labels == clean) & (rng.random(clean.shape) < 0.7)
-        for aggregate in ("joint", "medoid", "residual"):
+        side = int(assume == "partial")
+        for aggregate in AGGREGATES:
             found = estimate_all(labels, selected, assume=assume, aggregate=aggregate)
-            zero = found.rho_neg if assume == "missing" else found.rho_pos
-            np.testing.assert_allclose(zero, 0, atol=2e-5)
-            assert t_error(found, *rates) < 6 * 0.05
+            np.testing.assert_allclose(found.T[:, side, 1 - side], 0, atol=2e-5)
+            assert t_error(found, *rates) < 6 * (0.05 if aggregate != "first" else 0.1)
+        guessed = estimate_all(labels, selected, assume=assume, min_selected=10**6)
+        alone = estimate_all(labels[:, :1], selected[:, :1], assume=assume)
+        for guess, status in ((guessed, Status.TOO_FEW), (alone, Status.UNIDENTIFIABLE)):
+            assert (np.asarray(guess.status) == status).all()
+            np.testing.assert_allclose(guess.T[:, side, 1 - side], 0, atol=2e-5)
+            assert (np.asarray(guess.T[:, 1 - side, side]) > 0.1).all()
 
 
 def test_fallback_is_used_where_there_is_no_estimate():
@@ -139,6 +145,80 @@ def test_unobserved_cells_leave_T_where_it_was():
         assert np.isfinite(found.stderr).all()
 
 
+@pytest.fixture(scope="module")
+def masked():
+    """Labels of 20,000 examples, half of the right ones selected, and masks of the partners of class 0."""
+    rng = np.random.default_rng(0)
+    clean = correlated_labels(rng, n=20_000, q=8, strength=2)
+    labels = flip(rng, clean, 0.05, 0.3)
+    selected = (labels == clean) & (rng.random(clean.shape) < 0.6)
+    chance = rng.random(labels.shape)
+    masks = {
+        "its given label": chance < np.where(labels[:, :1] == 1, 1.0, 0.15),
+        "its clean label": chance < np.where(clean[:, :1] == 1, 1.0, 0.15),
+        "the partner's own label": chance < np.where(labels == 1, 1.0, 0.3),
+        "never beside a negative": (chance < 0.7) & (labels[:, :1] == 1),
+    }
+    for mask in masks.values():
+        mask[:, 0] = True
+    return clean, labels, selected, masks
+
+
+@pytest.mark.parametrize("aggregate", ["joint", "mean"])
+@pytest.mark.parametrize("by", ["its given label", "its clean label", "the partner's own label"])
+def test_what_is_observed_of_partners_may_depend_on_labels(masked, by, aggregate):
+    clean, labels, selected, masks = masked
+    found = estimate_all(labels, selected, observed=masks[by], aggregate=aggregate, stderr=True)
+    assert int(found.status[0]) == Status.CORRELATION
+    assert float(found.prior[0]) == pytest.approx(clean[:, 0].mean(), abs=0.03)
+    errors = np.abs([float(found.rho_neg[0]) - 0.05, float(found.rho_pos[0]) - 0.3])
+    assert (errors < 0.05).all()
+    assert (errors < 3 * np.asarray(found.stderr[0])).all()
+    assert (np.asarray(found.stderr[0]) < 0.1).all()
+
+
+@pytest.mark.parametrize("aggregate", ["joint", "mean"])
+def test_partners_never_observed_with_some_of_the_examples_leave_a_class_unidentified(masked, aggregate):
+    _, labels, selected, masks = masked
+    found = estimate_all(labels, selected, observed=masks["never beside a negative"], aggregate=aggregate, stderr=True)
+    status = all_finite(found)
+    assert status[0] == Status.UNIDENTIFIABLE
+    assert np.isnan(found.stderr[0]).all()
+    assert int(found.partners[0]) == 0
+
+
+def false_alarms(trials, make):
+    """Share of trials in which label 0 of `make(rng)`, which is independent of all others, is CORRELATION."""
+    status = []
+    for trial in range(trials):
+        rng = np.random.default_rng(trial)
+        labels = make(rng).astype(np.uint8)
+        selected = rng.random(labels.shape) < 0.85
+        status.append(int(estimate_all(labels, selected).status[0]))
+    assert set(status) <= {Status.CORRELATION, Status.UNIDENTIFIABLE}
+    return np.mean(np.array(status) == Status.CORRELATION)
+
+
+@pytest.mark.parametrize(("copies", "strangers"), [(39, 0), (20, 19), (0, 39)])
+def test_partners_that_copy_each_other_do_not_make_a_correlation(copies, strangers):
+    def make(rng):
+        other, rest = rng.random((1000, 1)) < 0.3, rng.random((1000, 1 + strangers)) < 0.3
+        return np.concatenate([rest, np.repeat(other, copies, 1)], 1)
+
+    assert false_alarms(300, make) <= 0.085  # 5 % are expected, 8.5 % are 2.8 standard errors more
+
+
+def test_a_shuffled_column_of_real_labels_is_no_correlation(real_data):
+    clean = real_data("voc2007_labels.npz")["trainval"] >= 0
+    columns = np.flatnonzero(clean.sum(0) > 100)
+
+    def make(rng):
+        j = rng.choice(columns)
+        return np.concatenate([rng.permutation(clean[:, j : j + 1]), np.delete(clean, j, 1)], 1)
+
+    assert false_alarms(200, make) <= 0.09
+
+
 def test_partners_are_drawn_by_key():
     labels, selected = unbiased(np.random.default_rng(0), n=4000, q=10)
     one, two, again = (
@@ -173,7 +253,7 @@ def test_bad_arguments_are_named(kwargs, message):
 def test_a_second_call_of_the_same_shape_does_not_compile_again(aggregate):
     rng = np.random.default_rng(0)
     estimate_all(*unbiased(rng), aggregate=aggregate)
-    stages = (_estimate, _fast_evidence, count_arrays)
+    stages = (conclude_all, _fast_evidence, count_arrays)
     before = [stage._cache_size() for stage in stages]
     estimate_all(*unbiased(rng), min_selected=30, aggregate=aggregate)
     assert [stage._cache_size() for stage in stages] == before

@@ -2,7 +2,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mlt_jax.estimator.counts import Tables, count
+from mlt_jax.estimator.counts import Tables, count, group_means
 
 
 @pytest.fixture
@@ -102,3 +102,27 @@ def test_selected_of_another_shape_is_an_error(batch):
     y, s, _ = batch
     with pytest.raises(ValueError, match=r"selected: shape \(299, 6\), labels have \(300, 6\)"):
         count(y, s[1:])
+
+
+def test_means_of_groups_lie_on_the_line_whatever_is_observed_depends_on():
+    """Exact counts: a partner that is on in 0.2 or 0.7 by clean label, observed by clean, given or its own label."""
+    size, theta = np.array([300, 2000, 150, 500.0]), np.array([1, 0, 0.4, 0.2])  # clean positives among S+, S-, U+, U-
+    given, clean, own = np.array([1, 0, 1, 0]), np.array([0, 1]), np.array([0, 1])
+    on = np.array([0.2, 0.7])
+    seen_if = {  # by group, clean label and the partner's label
+        "nothing": np.full((4, 2, 2), 0.6),
+        "given": np.broadcast_to(np.where(given == 1, 0.9, 0.2)[:, None, None], (4, 2, 2)),
+        "clean": np.broadcast_to(np.where(clean == 1, 0.9, 0.2)[None, :, None], (4, 2, 2)),
+        "own": np.broadcast_to(np.where(own == 1, 0.9, 0.2), (4, 2, 2)),
+        "clean and own": np.broadcast_to(np.array([[0.2, 0.5], [0.4, 0.9]]), (4, 2, 2)),
+    }
+    share = np.stack([1 - theta, theta], 1)[:, :, None] * np.stack([1 - on, on], 1)[None]  # group, clean, partner
+    seen = [size[:, None, None] * share * how for how in seen_if.values()]
+    ones = np.stack([x[:, :, 1].sum(1) for x in seen], 1)
+    totals = np.stack([*(x.sum((1, 2)) for x in seen), size], 1)  # the last column is the class itself
+    mean, all_there = group_means(*map(jnp.asarray, (np.concatenate([ones, ones[:, :1]], 1), totals)))
+    mean = np.stack(mean)[:, :5]
+    found = (mean[2:] - mean[1]) / (mean[0] - mean[1])
+    np.testing.assert_allclose(found, np.tile(theta[2:, None], 5), atol=1e-5)
+    assert all_there.all()
+    assert group_means(jnp.asarray(ones), jnp.asarray(totals[:, :5]).at[2, 3].set(0))[1].tolist() == [1, 1, 1, 0, 1]

@@ -2,8 +2,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from simulate import unbiased
 
+from mlt_jax import count
 from mlt_jax.estimator import line as lines
+from mlt_jax.estimator.solve import gather_rows
 
 
 def cloud_of(theta, *, mass=(300, 5000, 200, 400), gap=0.3, q=6, noise=0.0):
@@ -72,3 +75,19 @@ def test_gradient_of_the_fit_is_the_numerical_one():
             step = jnp.zeros((4, 5)).at[g, i].set(1e-3)
             numerical = (share(ones + step) - share(ones - step)) / 2e-3
             assert float(gradient[g, i]) == pytest.approx(float(numerical), rel=1e-3)
+
+
+def test_overlap_is_the_mean_squared_correlation_of_two_partners():
+    rng = np.random.default_rng(0)
+    labels, selected = unbiased(rng, n=20_000, q=6)
+    labels[:, 5] = labels[:, 4]  # a copy
+    tables, every = count(labels, selected), jnp.arange(6)
+    clouds, _ = gather_rows(tables, every[None], every, aggregate="joint", assume="general")
+    squared = np.corrcoef(labels, rowvar=False) ** 2 - 1 / 20_000
+    for j, found in enumerate(np.asarray(lines.overlaps(clouds))):
+        others = np.delete(np.delete(squared, j, 0), j, 1)
+        assert found == pytest.approx(others[~np.eye(5, dtype=bool)].mean(), abs=2e-4)
+    copies = clouds._replace(dimension=jnp.full(6, 39.0), contrast=jnp.full(6, 39 * 3.8))
+    verdict = jax.vmap(lines.correlated, in_axes=(0, None))
+    assert not verdict(copies, jnp.array(1.0))[0].any()  # 39 copies of a chi-square of 3.8, just below the 95 % point
+    assert verdict(copies, jnp.array(0.5))[0].all()
