@@ -29,8 +29,9 @@ _STEPS, _PLAIN_STEPS = 40, 15
 _STARTS = [(neg, pos) for neg in (-5.0, -1.5) for pos in (-3.0, 0.0)]
 # The penalty of a rate is -0.05 log(1 - rate), so it is about 0 where the data leave it open.
 _RATE_PENALTY = 0.05
-# Prior of the log slopes, relative to the plain logistic regression of the given label: noise flattens that one.
-_SLOPE_CENTRE, _SLOPE_SPREAD = 0.3, 0.7
+# Prior of the log slopes, relative to the plain logistic regression of the given label: noise flattens that one. Its
+# centre, its spread and the spread of the three slopes around their mean.
+_SLOPE_CENTRE, _SLOPE_SPREAD, _SLOPE_CHANGE = 0.3, 0.7, 0.2
 _BINS, _MISFIT_BINS, _PARAMETERS = 500, 20, 6
 _CLASSES = 256  # fitted together; bounds the memory
 
@@ -137,8 +138,11 @@ def _fit_one(bins: Bins, free: Float[Array, "2"]) -> tuple[dict[str, Array], Flo
         return given_probability(clean(t), rho_neg, 1 - rho_neg - rho_pos)
 
     def penalty(t: Float[Array, "6"]) -> Array:
-        slopes = (t[2:5] - _SLOPE_CENTRE) / _SLOPE_SPREAD
-        return _RATE_PENALTY * jnp.sum(jax.nn.softplus(t[:2])) + jnp.sum(slopes**2) / 2
+        return _RATE_PENALTY * jnp.sum(jax.nn.softplus(t[:2])) + slope_prior(t[2:5])
+
+    def slope_prior(slopes: Float[Array, "3"]) -> Array:
+        mean = jnp.mean(slopes)
+        return (((mean - _SLOPE_CENTRE) / _SLOPE_SPREAD) ** 2 + jnp.sum(((slopes - mean) / _SLOPE_CHANGE) ** 2)) / 2
 
     def cost(t: Float[Array, "6"]) -> Array:
         return penalty(t) - _log_likelihood(given(t), bins)
@@ -172,7 +176,7 @@ def _fit_one(bins: Bins, free: Float[Array, "2"]) -> tuple[dict[str, Array], Flo
         [jnp.stack([1 - c, -c], 1) * free[None], slope[:, None] * parts * jnp.exp(t[None, 2:5]), slope[:, None]], 1
     )
     information = jacobian.T @ ((bins.total / (p * (1 - p)))[:, None] * jacobian)
-    information += jnp.diag(jnp.array([0, 0, 1, 1, 1, 0], dtype)) / _SLOPE_SPREAD**2
+    information = information.at[2:5, 2:5].add(jax.hessian(slope_prior)(t[2:5]))
     found = {"rates": rates, "given": p, "clean": c, "likelihood": _log_likelihood(p, bins), "misfit": _misfit(p, bins)}
     return found, information
 
