@@ -40,7 +40,7 @@ class Task(NamedTuple):
 def real_sets(folder: str | Path) -> dict[str, list[Task]]:
     """The tasks of every set in the folder, by set: one per rater, or one.
 
-    Scores are cross-fitted on the features (a quarter of a minute for all sets); those of the X-rays come with the file.
+    Scores are cross-fitted on the features (15 seconds for all sets); those of the X-rays come with the file.
 
     Raises:
       ValueError: the folder has none of the files.

@@ -40,7 +40,7 @@ def test_a_rater_is_measured_against_the_two_others_where_they_agree(sets, tmp_p
 
 
 def test_a_folder_without_sets_is_refused(sets, tmp_path):
-    with pytest.raises(ValueError, match="folder: .* has none of emotions_deu"):
+    with pytest.raises(ValueError, match=r"folder: .* has none of emotions_deu"):
         sets.real_sets(tmp_path)
 
 
