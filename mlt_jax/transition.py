@@ -27,6 +27,7 @@ class Status(IntEnum):
     TOO_FEW = 2  # too few given (by correlations: selected) positives or negatives
     UNIDENTIFIABLE = 3  # no significant correlations, or scores that do not predict the labels
     POSTERIOR = 4  # estimated from scores: the limits of P(given label = 1 | score), see `estimate_from_scores`
+    VERIFIED = 5  # from decisions of people on cells drawn with known probabilities, see `verified`
 
 
 class TransitionEstimate(NamedTuple):

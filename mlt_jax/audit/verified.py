@@ -1,0 +1,522 @@
+"""Noise rates from labels that people have re-checked: valid whatever the noise is, not only where it is by class.
+
+Cells are drawn with known probabilities and decided. A decided cell stands for 1 / probability cells, so the wrong
+labels among those given and among those not given are weighted counts, and the rates are ratios of them:
+
+    rho_neg = false / (absent cells not given + false),    rho_pos = missed / (given and right + missed)
+
+Counts are small, so their uncertainty is Clopper and Pearson's with the effective counts of a weighted sample (Korn and
+Graubard), half-way between its two ends (mid-p), and one more unseen mistake is thought to have the weight that a model
+of the decisions expects (Fay and Feuer take the largest weight). Pairs drawn from both counts give the intervals of the
+rates. The point estimates are pulled towards the other classes as far as the decisions allow; the intervals are not.
+"""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float, Int, UInt8
+from scipy.special import expit, logit
+
+from mlt_jax.labels import Labels, as_labels, as_matrix
+from mlt_jax.transition import Status, TransitionEstimate, as_matrices
+
+FEWEST = 10  # decisions on given and on other cells of a class, for its own rates
+_STRATA = {0: 5, 1: 2}  # of the cells not given and of those given, by score
+_GIVEN_SHARE = 0.25  # of a class's decisions that go to given labels
+_DRAWS, _FOLDS, _STEPS = 4000, 5, 25
+_CLASS_SPREAD, _SLOPE_SPREAD, _INTERCEPT_SPREAD = 1.0, 1.0, 10.0
+_FACTORS = (2, 2.5, 3, 3.5, 4, 5, 6, 8, 12, 16, 24, 32)
+
+
+class Proposal(NamedTuple):
+    """m cells to decide, in random order: whoever stops early has still decided a random part."""
+
+    example: Int[np.ndarray, "m"]  # row
+    column: Int[np.ndarray, "m"]  # class
+    given: UInt8[np.ndarray, "m"]
+    wrong: Float[np.ndarray, "m"]  # P(given label is wrong), as far as known before
+    probability: Float[np.ndarray, "m"]  # with which the cell was drawn; 1 for the most suspicious
+
+    def decide(self, labels: Any) -> "Decisions":
+        """The decisions by the right label of each cell, (m,) or (n, q): 0, 1, or -1 where undecided."""
+        right = np.asarray(labels)
+        right = right[self.example, self.column] if right.ndim == 2 else right
+        return Decisions(self.example, self.column, right.astype(np.int8), self.probability)
+
+
+class Decisions(NamedTuple):
+    """What people found to be the right label of m cells, and with which probability each cell was proposed."""
+
+    example: Int[np.ndarray, "m"]  # row
+    column: Int[np.ndarray, "m"]  # class
+    label: Int[np.ndarray, "m"]  # right label: 0, 1, or -1 where proposed but not decided
+    probability: Float[np.ndarray, "m"]  # NaN where unknown: such cells serve the ranking alone
+
+
+class Verified(NamedTuple):
+    """What decisions tell about all labels."""
+
+    found: TransitionEstimate  # status `VERIFIED`, or `TOO_FEW`: rates by the model of the decisions, interval [0, 1]
+    interval: Float[np.ndarray, "q 2 2"]  # `[j, rate, end]` of rho_neg and rho_pos, 95 % unless told otherwise
+    share: float  # of all labels that is wrong
+    share_interval: Float[np.ndarray, "2"]
+    wrong: Float[np.ndarray, "n q"]  # P(given label is wrong), by the decisions; 0 or 1 where decided
+    decided: Int[np.ndarray, "q 2"]  # decisions used for rates, on cells not given and given
+    more: Int[np.ndarray, "q 2"]  # further decisions on the class that would halve each interval
+    share_more: int  # further decisions overall that would halve the interval of the share
+
+
+def propose_cells(
+    labels: Any,
+    scores: Any,
+    budget: int,
+    *,
+    per: str = "class",
+    suspects: float = 0.1,
+    wrong: Any = None,
+    observed: Any = None,
+    coding: str = "01",
+    seed: int = 0,
+) -> Proposal:
+    """Cells to have decided by people: the most suspicious ones and a stratified random sample, with probabilities.
+
+    Strata are ranges of the score among given labels and among the others. The others get three quarters of a class's
+    budget, half of it spread evenly and half by the error sqrt(p (1 - p)) that the score expects of a cell.
+
+    Args:
+      labels, observed, coding: (n, q), see `as_labels`.
+      scores: (n, q) out-of-sample logits of P(label = 1).
+      budget: cells per class, or in all.
+      per: "class": `budget` cells of every class, for rates by class; "all": in all, for the share of wrong labels.
+      suspects: share of the budget for the most suspicious cells, which are taken for certain.
+      wrong: (n, q) P(label is wrong), which says what is suspicious; by default the score's own.
+      seed: of the draw.
+    """
+    checked, s, known = _inputs(labels, scores, observed, coding)
+    if per not in ("class", "all"):
+        raise ValueError(f'per: {per!r}; pass "class" or "all"')
+    if budget < 2 or not 0 <= suspects < 1:
+        what = f"budget: {budget}; pass 2 or more" if budget < 2 else f"suspects: {suspects}; pass a share in [0, 1)"
+        raise ValueError(what)
+    rng, p = np.random.default_rng(seed), expit(np.where(checked.values == 1, -s, s).astype(float))
+    suspicion = p if wrong is None else as_matrix(wrong, checked, name="wrong", low=0, high=1)
+    q = s.shape[1]
+    picked = []
+    for columns in ([[j] for j in range(q)] if per == "class" else [list(range(q))]):
+        cells = np.flatnonzero(known[:, columns])
+        parts = [part[:, columns].ravel()[cells] for part in (suspicion, p, checked.values)]
+        chosen, probability = _draw(rng, *parts, budget, suspects, even=per == "class")
+        row, place = np.divmod(cells[chosen], len(columns))
+        picked.append((row, np.asarray(columns)[place], probability))
+    example, column, probability = (np.concatenate(part) for part in zip(*picked, strict=True))
+    order = rng.permutation(len(example))
+    example, column = example[order], column[order]
+    return Proposal(example, column, checked.values[example, column], suspicion[example, column], probability[order])
+
+
+def verified(
+    labels: Any,
+    scores: Any,
+    decisions: Decisions,
+    *,
+    level: float = 0.95,
+    observed: Any = None,
+    coding: str = "01",
+    seed: int = 0,
+) -> Verified:
+    """Noise rates, the share of wrong labels and P(wrong), with intervals that assume nothing about the noise.
+
+    The share of wrong labels is the mean of a model of the decisions (see `recalibrate`, cross-fitted) plus the
+    weighted mean of what it misses, the model weighted for least variance. A class needs 10 decisions on given and 10 on
+    other labels, or all there are.
+
+    Args:
+      labels, observed, coding: (n, q), see `as_labels`.
+      scores: (n, q) out-of-sample logits of P(label = 1).
+      decisions: see `Decisions`; `Proposal.decide` makes them. Cells that were proposed but not decided belong to them.
+      level: of the intervals.
+      seed: of folds and draws.
+
+    Raises:
+      ValueError: the decisions do not stand for all labels, as the most suspicious cells alone (see `refusal`).
+
+    References:
+      Angelopoulos et al., "PPI++: efficient prediction-powered inference", 2023.
+      Zrnic and Candès, "Active statistical inference", ICML 2024; "Cross-prediction-powered inference", PNAS 2024.
+      Korn and Graubard, "Confidence intervals for proportions with small expected number of positive counts estimated
+      from survey data", Survey Methodology 1998.
+      Fay and Feuer, "Confidence intervals for directly standardized rates", Statistics in Medicine 1997.
+    """
+    checked, s, known = _inputs(labels, scores, observed, coding)
+    cells = _checked(decisions, checked, known)
+    if not 0 < level < 1:
+        raise ValueError(f"level: {level}; pass a number between 0 and 1")
+    if reason := refusal(checked, decisions):
+        raise ValueError(f"decisions: {reason}")
+    use = (cells.label >= 0) & np.isfinite(cells.probability)
+    cells = Decisions(*(part[use] for part in cells))
+    model = _fit(s, checked.values, cells, np.ones(len(cells.label), bool))
+    wrong = model.predict(s, checked.values) * known
+    share, share_interval, share_more = _overall(s, checked.values, known, cells, level, seed)
+    counts = _count(checked.values, known, decisions, cells, wrong)
+    rng = np.random.default_rng(seed)
+    draws = _rates(counts, rng)
+    interval = _ends(draws, level)
+    few = ~counts.enough.all(axis=1)
+    interval[few] = [0, 1]
+    expected = np.stack([(wrong * known * (checked.values == side)).sum(axis=0) for side in (0, 1)], axis=1)
+    fallback = _ratios(expected[..., None], counts.size)[..., 0]
+    rates = np.where(few[:, None], fallback, _shrunk(draws, ~few))
+    rates = np.clip(rates, interval[..., 0], interval[..., 1])
+    found = TransitionEstimate(
+        T=as_matrices(jnp.asarray(rates, jnp.float32)),
+        prior=jnp.asarray(_prior(np.where(few[:, None], expected, counts.wrong), counts.size), jnp.float32),
+        stderr=jnp.asarray(np.where(few[:, None], np.nan, draws.std(axis=2)), jnp.float32),
+        status=jnp.where(jnp.asarray(few), int(Status.TOO_FEW), int(Status.VERIFIED)).astype(jnp.int32),
+        partners=jnp.zeros(len(few), jnp.int32),
+        residual=jnp.zeros(len(few), jnp.float32),
+    )
+    decided = counts.decided
+    more = _halving(counts, interval, few, level, rng)
+    return Verified(found, interval, share, share_interval, _known(wrong, checked, cells), decided, more, share_more)
+
+
+def recalibrate(
+    labels: Any, scores: Any, decisions: Decisions, *, observed: Any = None, coding: str = "01"
+) -> Float[np.ndarray, "n q"]:
+    """P(given label is wrong) of every cell, (n, q), by any decisions: those on the most suspicious cells do as well.
+
+    A logistic regression on the score for given labels and one for the others, with an effect of each class that is
+    pulled to 0. Decided cells have 0 or 1, cells that are not labelled 0.
+    """
+    checked, s, known = _inputs(labels, scores, observed, coding)
+    cells = _checked(decisions, checked, known)
+    cells = Decisions(*(part[cells.label >= 0] for part in cells))
+    if not len(cells.label):
+        raise ValueError("decisions: none is decided; decide some cells first")
+    model = _fit(s, checked.values, cells, np.ones(len(cells.label), bool))
+    return _known(model.predict(s, checked.values) * known, checked, cells)
+
+
+def refusal(labels: Any, decisions: Decisions) -> str | None:
+    """Why rates cannot be read from these decisions; None where they can.
+
+    A cell drawn with probability p stands for 1 / p cells. Decisions from which rates follow stand for all labels,
+    about; the most suspicious cells alone stand for themselves, and would make every label look wrong.
+    """
+    checked = as_labels(labels)
+    drawn = np.isfinite(decisions.probability)
+    known = checked.values.size if checked.observed is None else int(checked.observed.sum())
+    if not (decisions.label[drawn] >= 0).any():
+        return (
+            "no decision has the probability with which its cell was proposed, so the decisions may be on suspicious "
+            "cells alone; decide cells of propose_cells (mlt audit --propose). They serve the ranking"
+        )
+    stand = (1 / decisions.probability[drawn]).sum()
+    if not known / 2 <= stand <= 2 * known:
+        return (
+            f"{int(drawn.sum())} proposed cells stand for {stand:,.0f} of {known:,} labels, as the most suspicious "
+            "cells alone do; decide cells of one propose_cells (mlt audit --propose). They serve the ranking"
+        )
+    return None
+
+
+class _Model(NamedTuple):
+    """logit P(wrong) = intercept + slope * score towards the other label + effect of the class, by given label."""
+
+    intercept: Float[np.ndarray, "2"]
+    slope: Float[np.ndarray, "2"]
+    effect: Float[np.ndarray, "2 q"]
+
+    def predict(self, s: Any, given: Any, column: Any = None) -> np.ndarray:
+        g = given.astype(int)
+        effect = self.effect[g, np.arange(s.shape[-1]) if column is None else column]
+        return expit(self.intercept[g] + self.slope[g] * np.where(given == 1, -s, s) + effect)
+
+
+class _Counts(NamedTuple):
+    """Weighted mistakes of q classes by given label, as effective counts; index 1: not given, given."""
+
+    size: Int[np.ndarray, "q 2"]  # labelled cells
+    decided: Int[np.ndarray, "q 2"]
+    seen: Int[np.ndarray, "q 2"]  # decided to be wrong
+    unseen: Float[np.ndarray, "q 2"]  # estimated wrong among the undecided
+    variance: Float[np.ndarray, "q 2"]
+    weight: Float[np.ndarray, "q 2"]  # that one more mistake would have
+    enough: Bool[np.ndarray, "q 2"]
+
+    @property
+    def wrong(self) -> Float[np.ndarray, "q 2"]:
+        return self.seen + self.unseen
+
+
+def _inputs(labels: Any, scores: Any, observed: Any, coding: str) -> tuple[Labels, np.ndarray, np.ndarray]:
+    checked = as_labels(labels, observed=observed, coding=coding)
+    s = as_matrix(scores, checked, name="scores")
+    return checked, s, np.ones(s.shape, bool) if checked.observed is None else checked.observed
+
+
+def _checked(decisions: Decisions, labels: Labels, known: np.ndarray) -> Decisions:
+    """Decisions as arrays of one length, each about a labelled cell, none twice."""
+    example, column, label = (np.asarray(part).astype(int) for part in decisions[:3])
+    probability = np.asarray(decisions.probability, float)
+    sizes = {len(part) for part in (example, column, label, probability)}
+    if len(sizes) > 1 or 0 in sizes:
+        raise ValueError(f"decisions: parts of length {sorted(sizes)}; pass as many of each, one or more")
+    n, q = known.shape
+
+    def first(bad: np.ndarray, what: str) -> None:
+        if bad.any():
+            k = int(bad.argmax())
+            raise ValueError(f"decisions: entry {k} (row {example[k]}, column {column[k]}) {what}")
+
+    first((example < 0) | (example >= n) | (column < 0) | (column >= q), f"is outside the labels {(n, q)}; drop it")
+    first(~known[example, column], "is not labelled; drop it")
+    first(~np.isin(label, (-1, 0, 1)), "has another label than 0, 1 or -1 (undecided)")
+    first(~np.isnan(probability) & ~((probability > 0) & (probability <= 1)), "has a probability outside (0, 1]")
+    twice = np.ones(len(example), bool)
+    twice[np.unique(example * q + column, return_index=True)[1]] = False
+    first(twice, "occurs twice; pass it once")
+    return Decisions(example, column, label, probability)
+
+
+def _draw(
+    rng: np.random.Generator,
+    suspicion: np.ndarray,
+    p: np.ndarray,
+    given: np.ndarray,
+    budget: int,
+    suspects: float,
+    *,
+    even: bool,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Positions drawn and their probabilities: the most suspicious for certain, the others by strata."""
+    sure = np.argsort(-suspicion, kind="stable")[: round(suspects * budget)]
+    rest = np.setdiff1d(np.arange(len(p)), sure)
+    left = min(budget - len(sure), len(rest))
+    spread = np.sqrt(p * (1 - p))
+    mass = np.array([np.sum(spread[rest][given[rest] == side]) for side in (0, 1)])
+    of_given = _GIVEN_SHARE if even else np.clip(mass[1] / max(mass.sum(), 1e-9), 0.1, 0.5)
+    sizes = np.array([(given[rest] == side).sum() for side in (0, 1)])
+    number = min(max(round(of_given * left), left - sizes[0]), sizes[1])
+    chosen, probability = [sure], [np.ones(len(sure))]
+    for side, amount in ((0, left - number), (1, number)):
+        cells = rest[given[rest] == side]
+        if not amount:
+            continue
+        size = spread[cells] / max(spread[cells].sum(), 1e-30) + 1 / len(cells)
+        strata = _STRATA[side] if even else 2 * _STRATA[side]
+        order = np.argsort(p[cells], kind="stable")
+        mass_below = np.cumsum(size[order]) - size[order] / 2
+        stratum = np.minimum((mass_below / size.sum() * strata).astype(int), strata - 1)
+        members = [cells[order[stratum == h]] for h in range(strata)]
+        for group, drawn in zip(members, _spread([len(group) for group in members], amount), strict=True):
+            chosen.append(rng.choice(group, drawn, replace=False))
+            probability.append(np.full(drawn, drawn / max(len(group), 1)))
+    return np.concatenate(chosen), np.concatenate(probability)
+
+
+def _spread(sizes: list[int], amount: int) -> list[int]:
+    """`amount` over groups of these sizes, as evenly as possible."""
+    taken = np.zeros(len(sizes), int)
+    for _ in range(amount):
+        taken[np.argmin(np.where(taken < sizes, taken, amount + 1))] += 1
+    return taken.tolist()
+
+
+def _fit(s: np.ndarray, labels: np.ndarray, cells: Decisions, use: np.ndarray) -> _Model:
+    """The model of the decisions in `use`, by penalised maximum likelihood, each given label apart."""
+    q = s.shape[1]
+    given, x = labels[cells.example, cells.column], s[cells.example, cells.column]
+    mistaken = cells.label != given
+    parts = []
+    for side in (0, 1):
+        member = use & (given == side)
+        column, y = cells.column[member], mistaken[member].astype(float)
+        inputs = np.stack([np.ones(member.sum()), np.where(side, -1, 1) * x[member]], axis=1)
+        t, effect = np.array([0.0, 1.0]), np.zeros(q)
+        center, penalty = np.array([-2.0, 1.0]), np.array([_INTERCEPT_SPREAD, _SLOPE_SPREAD]) ** -2
+        for _ in range(_STEPS):
+            p = expit(inputs @ t + effect[column])
+            curvature = np.maximum(p * (1 - p), 1e-6)
+            gradient = inputs.T @ (y - p) - penalty * (t - center)
+            of_class = np.bincount(column, y - p, q) - effect / _CLASS_SPREAD**2
+            diagonal = np.bincount(column, curvature, q) + _CLASS_SPREAD**-2
+            cross = np.stack([np.bincount(column, curvature * inputs[:, k], q) for k in (0, 1)])
+            hessian = inputs.T @ (curvature[:, None] * inputs) + np.diag(penalty)
+            # Class effects are eliminated first: their block is diagonal.
+            step = np.linalg.solve(hessian - (cross / diagonal) @ cross.T, gradient - (cross / diagonal) @ of_class)
+            step = np.clip(step, -2, 2)
+            t, effect = t + step, effect + np.clip((of_class - step @ cross) / diagonal, -2, 2)
+        parts.append((t, effect))
+    return _Model(*(np.stack([t[k] for t, _ in parts]) for k in (0, 1)), np.stack([effect for _, effect in parts]))
+
+
+def _known(wrong: np.ndarray, labels: Labels, cells: Decisions) -> np.ndarray:
+    wrong[cells.example, cells.column] = cells.label != labels.values[cells.example, cells.column]
+    return wrong.astype(np.float32)
+
+
+def _overall(
+    s: np.ndarray, labels: np.ndarray, known: np.ndarray, cells: Decisions, level: float, seed: int
+) -> tuple[float, np.ndarray, int]:
+    """Share of wrong labels, its interval, and how many more decisions halve it."""
+    m, total = len(cells.label), int(known.sum())
+    given = labels[cells.example, cells.column]
+    mistaken = (cells.label != given).astype(float)
+    size = np.array([(known & (labels == side)).sum() for side in (0, 1)])
+    weight = 1 / cells.probability
+    weight *= (size / np.maximum(np.bincount(given, weight, 2), 1e-30))[given]
+    weight = np.maximum(weight, 1)
+    fold = np.random.default_rng(seed).permutation(m) % _FOLDS
+    predicted, mean = np.zeros(m), 0.0
+    for k in range(_FOLDS):
+        model = _fit(s, labels, cells, fold != k)
+        out = fold == k
+        predicted[out] = model.predict(s[cells.example, cells.column][out], given[out], cells.column[out])
+        mean += (model.predict(s, labels) * known).sum() / total / _FOLDS
+    # Cells of one probability are a stratum: what is alike in it does not vary.
+    stratum = np.unique(np.stack([given, np.round(cells.probability, 9)]), axis=1, return_inverse=True)[1].ravel()
+
+    def spread(a: np.ndarray, b: np.ndarray) -> float:
+        """Covariance of two weighted means."""
+        count = np.bincount(stratum)
+        alone = count[stratum] < 2
+        centered = [v - np.where(alone, np.average(v, weights=weight), _means(v, stratum, count)) for v in (a, b)]
+        factor = np.where(alone, 1, count[stratum] / np.maximum(count[stratum] - 1, 1))
+        return float((weight * (weight - 1) * factor * centered[0] * centered[1]).sum() / total**2)
+
+    power = np.clip(spread(mistaken, predicted) / max(spread(predicted, predicted), 1e-30), 0, 1)
+    rest = mistaken - power * predicted
+    share = float(np.clip(power * mean + (weight * rest).sum() / total, 0, 1))
+    # Never less than by a mistake of average weight more: strata may have shown none.
+    variance = max(spread(rest, rest), (weight * (weight - 1)).mean() / total**2)
+    effective = max(share * (1 - share), 1 / m / 2) / variance
+    rng = np.random.default_rng(seed)
+
+    def ends(count: float) -> np.ndarray:
+        draws = rng.beta(count * share + 0.5, count * (1 - share) + 0.5, 4 * _DRAWS)
+        return np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
+
+    if variance <= 0:
+        return share, np.full(2, share), 0
+    interval = ends(effective)
+    return share, interval, int(min(3 * m, total - m))
+
+
+def _means(v: np.ndarray, stratum: np.ndarray, count: np.ndarray) -> np.ndarray:
+    return (np.bincount(stratum, v) / np.maximum(count, 1))[stratum]
+
+
+def _count(
+    labels: np.ndarray, known: np.ndarray, proposed: Decisions, cells: Decisions, wrong: np.ndarray
+) -> _Counts:
+    """Counts of mistakes with weights that add up to the labelled cells of each class and given label."""
+    q = labels.shape[1]
+    size = np.stack([(known & (labels == side)).sum(axis=0) for side in (0, 1)], axis=1)
+
+    def add(of: Decisions, values: Any) -> np.ndarray:
+        group = 2 * of.column + labels[of.example, of.column]
+        return np.bincount(group, values, 2 * q).reshape(q, 2)
+
+    given = labels[cells.example, cells.column]
+    mistaken, p = cells.label != given, wrong[cells.example, cells.column]
+    raw = 1 / cells.probability
+    weight = np.maximum(raw * (size / np.maximum(add(cells, raw), 1e-30))[cells.column, given], 1)
+    decided = add(cells, np.ones(len(raw))).astype(int)
+    drawn = np.isfinite(proposed.probability)
+    proposed = Decisions(*(np.asarray(part)[drawn] for part in proposed))
+    stand = add(proposed, 1 / proposed.probability)
+    enough = (decided >= np.minimum(FEWEST, size)) & (stand >= size / 2) & (stand <= 2 * size)
+    return _Counts(
+        size=size,
+        decided=decided,
+        seen=add(cells, mistaken).astype(int),
+        unseen=add(cells, mistaken * (weight - 1)),
+        variance=add(cells, mistaken * weight * (weight - 1)),
+        weight=add(cells, weight * p) / np.maximum(add(cells, p), 1e-30),
+        enough=enough,
+    )
+
+
+def _mistakes(counts: _Counts, factor: float, rng: np.random.Generator) -> Float[np.ndarray, "q 2 draws"]:
+    """Numbers of wrong labels that the counts allow, as they would be after `factor` times the decisions."""
+    left = np.maximum(counts.size - counts.decided * factor, 0)
+    # With more decisions more mistakes are seen, and each stands for fewer.
+    weight = np.maximum(counts.weight / factor, 1)
+    ratio = left / np.maximum(counts.size - counts.decided, 1)
+    unseen, variance = counts.unseen * ratio, counts.variance * ratio / factor
+    open_share = np.maximum(weight - 1, 1e-9) / weight
+
+    def effective(y: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Effective numbers of mistakes and of right labels."""
+        hits = np.where(v > 0, y**2 / np.maximum(v, 1e-30), 0)
+        p = np.clip(y / np.maximum(left, 1e-30), 1e-12, 1)
+        return hits, hits * (1 - p) / p
+
+    hits, right = effective(unseen, variance)
+    none = hits <= 0
+    low = rng.beta(np.where(none, 1, hits)[..., None], (right + open_share)[..., None], (*hits.shape, _DRAWS // 2))
+    low = np.where(none[..., None], 0, low)
+    hits, right = effective(unseen + weight * open_share, variance + weight**2 * open_share)
+    high = rng.beta(hits[..., None], (right + open_share)[..., None], (*hits.shape, _DRAWS // 2))
+    share = rng.permuted(np.concatenate([low, high], axis=2), axis=2)
+    return (counts.wrong - unseen)[..., None] + left[..., None] * share
+
+
+def _ratios(mistakes: Float[np.ndarray, "q 2 draws"], size: Int[np.ndarray, "q 2"]) -> Float[np.ndarray, "q 2 draws"]:
+    """rho_neg and rho_pos of numbers of missed and of false labels."""
+    missed, false = mistakes[:, 0], mistakes[:, 1]
+    absent, present = size[:, :1] - missed + false, size[:, 1:] - false + missed
+    return np.stack([false / np.maximum(absent, 1e-9), missed / np.maximum(present, 1e-9)], axis=1).clip(0, 1)
+
+
+def _rates(counts: _Counts, rng: np.random.Generator, factor: float = 1) -> Float[np.ndarray, "q 2 draws"]:
+    return _ratios(_mistakes(counts, factor, rng), counts.size)
+
+
+def _ends(draws: Float[np.ndarray, "q 2 draws"], level: float) -> Float[np.ndarray, "q 2 2"]:
+    return np.moveaxis(np.quantile(draws, [(1 - level) / 2, (1 + level) / 2], axis=2), 0, 2)
+
+
+def _prior(wrong: Float[np.ndarray, "q 2"], size: Int[np.ndarray, "q 2"]) -> Float[np.ndarray, "q"]:
+    return (size[:, 1] - wrong[:, 1] + wrong[:, 0]).clip(0) / np.maximum(size.sum(axis=1), 1)
+
+
+def _shrunk(draws: Float[np.ndarray, "q 2 draws"], use: Bool[np.ndarray, "q"]) -> Float[np.ndarray, "q 2"]:
+    """Means of the draws, weighted by a normal distribution of the logits over the classes (Paule and Mandel)."""
+    z = logit(draws.clip(1e-4, 1 - 1e-4))
+    center, variance = z.mean(axis=2), z.var(axis=2).clip(1e-6)
+    low, high = np.zeros(2), np.full(2, 16.0)
+    if use.sum() < 2:
+        return draws.mean(axis=2)
+
+    def mean(between: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        weight = use[:, None] / (variance + between)
+        return (weight * center).sum(axis=0) / weight.sum(axis=0), weight
+
+    for _ in range(30):  # bisection for the variance at which chi-square equals its expectation
+        middle = (low + high) / 2
+        mu, weight = mean(middle)
+        wider = (weight * (center - mu) ** 2).sum(axis=0) > use.sum() - 1
+        low, high = np.where(wider, middle, low), np.where(wider, high, middle)
+    between = high.clip(0.01)
+    mu, _ = mean(between)
+    density = np.exp(-((z - mu[:, None]) ** 2) / (2 * between[:, None]))
+    density += 1e-12  # a class far from all others keeps its own mean
+    return (density * draws).sum(axis=2) / density.sum(axis=2)
+
+
+def _halving(
+    counts: _Counts, interval: np.ndarray, few: np.ndarray, level: float, rng: np.random.Generator
+) -> Int[np.ndarray, "q 2"]:
+    """Further decisions on each class after which its intervals would be half as wide."""
+    width = interval[..., 1] - interval[..., 0]
+    decided, size = counts.decided.sum(axis=1)[:, None], counts.size.sum(axis=1)[:, None]
+    needed = np.broadcast_to(size - decided, width.shape).copy()
+    for factor in reversed(_FACTORS):
+        ends = _ends(_rates(counts, rng, factor), level)
+        half = (ends[..., 1] - ends[..., 0] <= width / 2) & ~few[:, None]
+        needed = np.where(half, np.minimum(np.ceil((factor - 1) * decided), needed), needed)
+    return needed.astype(int)
