@@ -82,7 +82,9 @@ def main(options: Options) -> None:
         share = f"{row['share_error']:.4f}  {100 * row['share_covered']:5.1f} {row['share_width']:.4f}"
         ratio = row["error"][1] / BLIND[name]
         took = time.monotonic() - begin
-        print(f"{name:13}{error:>15}{ratio:10.2f}{covered:>15}{width:>15}          {share}   ({took:.0f} s)", flush=True)
+        print(
+            f"{name:13}{error:>15}{ratio:10.2f}{covered:>15}{width:>15}          {share}   ({took:.0f} s)", flush=True
+        )
     if options.out:
         options.out.write_text(json.dumps(results, indent=2) + "\n")
 

@@ -103,7 +103,7 @@ def propose_cells(
     suspicion = p if wrong is None else as_matrix(wrong, checked, name="wrong", low=0, high=1)
     q = s.shape[1]
     picked = []
-    for columns in ([[j] for j in range(q)] if per == "class" else [list(range(q))]):
+    for columns in [[j] for j in range(q)] if per == "class" else [list(range(q))]:
         cells = np.flatnonzero(known[:, columns])
         parts = [part[:, columns].ravel()[cells] for part in (suspicion, p, checked.values)]
         chosen, probability = _draw(rng, *parts, budget, suspects, even=per == "class")
@@ -390,28 +390,28 @@ def _overall(
     power = np.clip(spread(mistaken, predicted) / max(spread(predicted, predicted), 1e-30), 0, 1)
     rest = mistaken - power * predicted
     share = float(np.clip(power * mean + (weight * rest).sum() / total, 0, 1))
-    # Never less than by a mistake of average weight more: strata may have shown none.
-    variance = max(spread(rest, rest), (weight * (weight - 1)).mean() / total**2)
-    effective = max(share * (1 - share), 1 / m / 2) / variance
+    seen = int(mistaken.sum())
+    # Strata that happen to show no mistake would look certain: never less than the model expects.
+    modelled = float((weight * (weight - 1) * predicted * (1 - predicted)).sum())
+    variance = max(spread(rest, rest) * total**2, modelled)
+    expected = float(np.average(weight, weights=weight * predicted))
     rng = np.random.default_rng(seed)
 
-    def ends(count: float) -> np.ndarray:
-        draws = rng.beta(count * share + 0.5, count * (1 - share) + 0.5, 4 * _DRAWS)
-        return np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
+    def ends(factor: float) -> np.ndarray:
+        unseen = np.array([max(share * total - seen, 0)])
+        draws = _unseen(total, m, unseen, variance, expected, factor, rng)
+        return np.quantile(share + (draws - unseen) / total, [(1 - level) / 2, (1 + level) / 2]).clip(0, 1)
 
-    if variance <= 0:
-        return share, np.full(2, share), 0
-    interval = ends(effective)
-    return share, interval, int(min(3 * m, total - m))
+    interval = ends(1)
+    half = [factor for factor in _FACTORS if np.ptp(ends(factor)) <= np.ptp(interval) / 2]
+    return share, interval, min([*(int(np.ceil((factor - 1) * m)) for factor in half), total - m])
 
 
 def _means(v: np.ndarray, stratum: np.ndarray, count: np.ndarray) -> np.ndarray:
     return (np.bincount(stratum, v) / np.maximum(count, 1))[stratum]
 
 
-def _count(
-    labels: np.ndarray, known: np.ndarray, proposed: Decisions, cells: Decisions, wrong: np.ndarray
-) -> _Counts:
+def _count(labels: np.ndarray, known: np.ndarray, proposed: Decisions, cells: Decisions, wrong: np.ndarray) -> _Counts:
     """Counts of mistakes with weights that add up to the labelled cells of each class and given label."""
     q = labels.shape[1]
     size = np.stack([(known & (labels == side)).sum(axis=0) for side in (0, 1)], axis=1)
@@ -440,29 +440,35 @@ def _count(
     )
 
 
-def _mistakes(counts: _Counts, factor: float, rng: np.random.Generator) -> Float[np.ndarray, "q 2 draws"]:
-    """Numbers of wrong labels that the counts allow, as they would be after `factor` times the decisions."""
-    left = np.maximum(counts.size - counts.decided * factor, 0)
-    # With more decisions more mistakes are seen, and each stands for fewer.
-    weight = np.maximum(counts.weight / factor, 1)
-    ratio = left / np.maximum(counts.size - counts.decided, 1)
-    unseen, variance = counts.unseen * ratio, counts.variance * ratio / factor
+def _unseen(
+    size: Any, decided: Any, unseen: np.ndarray, variance: Any, weight: Any, factor: float, rng: np.random.Generator
+) -> Float[np.ndarray, "*groups draws"]:
+    """Numbers of mistakes among now undecided cells that weighted counts allow, after `factor` times the decisions.
+
+    Args:
+      size, decided: cells in all and decided.
+      unseen, variance: estimated mistakes among the undecided cells, and the variance of that.
+      weight: that one more mistake would have.
+    """
+    left = np.maximum(size - decided * factor, 0)
+    ratio = left / np.maximum(size - decided, 1)
+    # With more decisions more of the mistakes are seen, and each stands for fewer.
+    found, unseen = (1 - ratio) * unseen, ratio * unseen
+    variance, weight = variance * ratio / factor, np.maximum(weight / factor, 1)
     open_share = np.maximum(weight - 1, 1e-9) / weight
 
-    def effective(y: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Effective numbers of mistakes and of right labels."""
+    def draw(y: np.ndarray, v: np.ndarray) -> np.ndarray:
+        """Mistakes, by Beta distributions of the effective numbers of mistakes and of right labels."""
         hits = np.where(v > 0, y**2 / np.maximum(v, 1e-30), 0)
         p = np.clip(y / np.maximum(left, 1e-30), 1e-12, 1)
-        return hits, hits * (1 - p) / p
+        right = hits * (1 - p) / p + open_share
+        draws = rng.beta(np.where(hits > 0, hits, 1)[..., None], right[..., None], (*hits.shape, _DRAWS // 2))
+        return left[..., None] * np.where(hits[..., None] > 0, draws, 0)
 
-    hits, right = effective(unseen, variance)
-    none = hits <= 0
-    low = rng.beta(np.where(none, 1, hits)[..., None], (right + open_share)[..., None], (*hits.shape, _DRAWS // 2))
-    low = np.where(none[..., None], 0, low)
-    hits, right = effective(unseen + weight * open_share, variance + weight**2 * open_share)
-    high = rng.beta(hits[..., None], (right + open_share)[..., None], (*hits.shape, _DRAWS // 2))
-    share = rng.permuted(np.concatenate([low, high], axis=2), axis=2)
-    return (counts.wrong - unseen)[..., None] + left[..., None] * share
+    # Whole mistakes: with few cells left the truth is often an end of the range.
+    low = np.floor(draw(unseen, variance))
+    high = np.ceil(draw(unseen + weight * open_share, variance + weight**2 * open_share))
+    return found[..., None] + rng.permuted(np.concatenate([low, high], axis=-1), axis=-1)
 
 
 def _ratios(mistakes: Float[np.ndarray, "q 2 draws"], size: Int[np.ndarray, "q 2"]) -> Float[np.ndarray, "q 2 draws"]:
@@ -473,7 +479,8 @@ def _ratios(mistakes: Float[np.ndarray, "q 2 draws"], size: Int[np.ndarray, "q 2
 
 
 def _rates(counts: _Counts, rng: np.random.Generator, factor: float = 1) -> Float[np.ndarray, "q 2 draws"]:
-    return _ratios(_mistakes(counts, factor, rng), counts.size)
+    unseen = _unseen(counts.size, counts.decided, counts.unseen, counts.variance, counts.weight, factor, rng)
+    return _ratios(counts.seen[..., None] + unseen, counts.size)
 
 
 def _ends(draws: Float[np.ndarray, "q 2 draws"], level: float) -> Float[np.ndarray, "q 2 2"]:
