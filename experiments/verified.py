@@ -3,22 +3,22 @@
     python experiments/verified.py --data DIR [--draws 200] [--budget 100] [--overall 300] [--out results.json]
 
 DIR holds the files that `real_sets.py` lists. The decisions are the better labels of a set, where known; rates and
-shares are those of the better labels. `propose_cells` draws the cells, `verified` reads them: `--budget` a class for the
-rates, `--overall` in all for the share of wrong labels. "of blind" is against the blind error of rho_pos. `xray_nih` is
-left out: its better labels are of 188 X-rays for most findings, and its rates are those of other ones.
-Takes about an hour for 200 draws of every task on one core.
+shares are those of the better labels. `propose_cells` draws the cells, `verified` reads them: `--budget` a class for
+the rates, `--overall` in all for the share of wrong labels. "of blind" is against the blind error of rho_pos.
+`xray_nih` is left out: for most findings 188 X-rays have better labels, and its rates are those of other ones.
 """
 
 import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tyro
 from real_sets import Task, real_sets
 
-from mlt_jax.audit.verified import propose_cells, verified
+from mlt_jax import propose_cells, verified
 
 # Mean absolute error of rho_pos without decisions.
 BLIND = {"emotions_deu": 0.20, "emotions_so": 0.14, "captions_voc": 0.125, "tags_flickr": 0.15}
@@ -40,13 +40,13 @@ class Options:
     """JSON file to write"""
 
 
-def measure(tasks: list[Task], options: Options) -> dict[str, list[float]]:
+def measure(tasks: list[Task], options: Options) -> dict[str, Any]:
     """Means over the draws and classes of a set; pairs are rho_neg, rho_pos."""
     rates, shares = [], []
     for draw in range(options.draws):
         task = tasks[draw % len(tasks)]
         known = task.observed & (task.better >= 0)
-        inputs = {"observed": known, "seed": draw}
+        inputs: dict[str, Any] = {"observed": known, "seed": draw}
         proposal = propose_cells(task.given, task.scores, options.budget, suspects=options.suspects, **inputs)
         answer = verified(task.given, task.scores, proposal.decide(task.better), **inputs)
         found = np.stack([answer.found.rho_neg, answer.found.rho_pos], axis=1)[task.use]
@@ -82,9 +82,7 @@ def main(options: Options) -> None:
         share = f"{row['share_error']:.4f}  {100 * row['share_covered']:5.1f} {row['share_width']:.4f}"
         ratio = row["error"][1] / BLIND[name]
         took = time.monotonic() - begin
-        print(
-            f"{name:13}{error:>15}{ratio:10.2f}{covered:>15}{width:>15}          {share}   ({took:.0f} s)", flush=True
-        )
+        print(f"{name:13}{error:>15}{ratio:10.2f}{covered:>15}{width:>15}          {share}  ({took:.0f} s)", flush=True)
     if options.out:
         options.out.write_text(json.dumps(results, indent=2) + "\n")
 

@@ -15,43 +15,17 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float, Int, UInt8
+from jaxtyping import Bool, Float, Int
 from scipy.special import expit, logit
 
-from mlt_jax.labels import Labels, as_labels, as_matrix
+from mlt_jax.audit.propose import Decisions, check_decisions, read_inputs
+from mlt_jax.labels import Labels, as_labels
 from mlt_jax.transition import Status, TransitionEstimate, as_matrices
 
 FEWEST = 10  # decisions on given and on other cells of a class, for its own rates
-_STRATA = {0: 5, 1: 2}  # of the cells not given and of those given, by score
-_GIVEN_SHARE = 0.25  # of a class's decisions that go to given labels
 _DRAWS, _FOLDS, _STEPS = 4000, 5, 25
 _CLASS_SPREAD, _SLOPE_SPREAD, _INTERCEPT_SPREAD = 1.0, 1.0, 10.0
-_FACTORS = (2, 2.5, 3, 3.5, 4, 5, 6, 8, 12, 16, 24, 32)
-
-
-class Proposal(NamedTuple):
-    """m cells to decide, in random order: whoever stops early has still decided a random part."""
-
-    example: Int[np.ndarray, "m"]  # row
-    column: Int[np.ndarray, "m"]  # class
-    given: UInt8[np.ndarray, "m"]
-    wrong: Float[np.ndarray, "m"]  # P(given label is wrong), as far as known before
-    probability: Float[np.ndarray, "m"]  # with which the cell was drawn; 1 for the most suspicious
-
-    def decide(self, labels: Any) -> "Decisions":
-        """The decisions by the right label of each cell, (m,) or (n, q): 0, 1, or -1 where undecided."""
-        right = np.asarray(labels)
-        right = right[self.example, self.column] if right.ndim == 2 else right
-        return Decisions(self.example, self.column, right.astype(np.int8), self.probability)
-
-
-class Decisions(NamedTuple):
-    """What people found to be the right label of m cells, and with which probability each cell was proposed."""
-
-    example: Int[np.ndarray, "m"]  # row
-    column: Int[np.ndarray, "m"]  # class
-    label: Int[np.ndarray, "m"]  # right label: 0, 1, or -1 where proposed but not decided
-    probability: Float[np.ndarray, "m"]  # NaN where unknown: such cells serve the ranking alone
+_FACTORS = (2.0, 3.0, 4.0, 5.0, 8.0, 12.0, 20.0, 32.0)
 
 
 class Verified(NamedTuple):
@@ -67,60 +41,12 @@ class Verified(NamedTuple):
     share_more: int  # further decisions overall that would halve the interval of the share
 
 
-def propose_cells(
-    labels: Any,
-    scores: Any,
-    budget: int,
-    *,
-    per: str = "class",
-    suspects: float = 0.1,
-    wrong: Any = None,
-    observed: Any = None,
-    coding: str = "01",
-    seed: int = 0,
-) -> Proposal:
-    """Cells to have decided by people: the most suspicious ones and a stratified random sample, with probabilities.
-
-    Strata are ranges of the score among given labels and among the others. The others get three quarters of a class's
-    budget, half of it spread evenly and half by the error sqrt(p (1 - p)) that the score expects of a cell.
-
-    Args:
-      labels, observed, coding: (n, q), see `as_labels`.
-      scores: (n, q) out-of-sample logits of P(label = 1).
-      budget: cells per class, or in all.
-      per: "class": `budget` cells of every class, for rates by class; "all": in all, for the share of wrong labels.
-      suspects: share of the budget for the most suspicious cells, which are taken for certain.
-      wrong: (n, q) P(label is wrong), which says what is suspicious; by default the score's own.
-      seed: of the draw.
-    """
-    checked, s, known = _inputs(labels, scores, observed, coding)
-    if per not in ("class", "all"):
-        raise ValueError(f'per: {per!r}; pass "class" or "all"')
-    if budget < 2 or not 0 <= suspects < 1:
-        what = f"budget: {budget}; pass 2 or more" if budget < 2 else f"suspects: {suspects}; pass a share in [0, 1)"
-        raise ValueError(what)
-    rng, p = np.random.default_rng(seed), expit(np.where(checked.values == 1, -s, s).astype(float))
-    suspicion = p if wrong is None else as_matrix(wrong, checked, name="wrong", low=0, high=1)
-    q = s.shape[1]
-    picked = []
-    for columns in [[j] for j in range(q)] if per == "class" else [list(range(q))]:
-        cells = np.flatnonzero(known[:, columns])
-        parts = [part[:, columns].ravel()[cells] for part in (suspicion, p, checked.values)]
-        chosen, probability = _draw(rng, *parts, budget, suspects, even=per == "class")
-        row, place = np.divmod(cells[chosen], len(columns))
-        picked.append((row, np.asarray(columns)[place], probability))
-    example, column, probability = (np.concatenate(part) for part in zip(*picked, strict=True))
-    order = rng.permutation(len(example))
-    example, column = example[order], column[order]
-    return Proposal(example, column, checked.values[example, column], suspicion[example, column], probability[order])
-
-
 def verified(
     labels: Any,
     scores: Any,
     decisions: Decisions,
     *,
-    level: float = 0.95,
+    level: int | float = 0.95,
     observed: Any = None,
     coding: str = "01",
     seed: int = 0,
@@ -128,8 +54,8 @@ def verified(
     """Noise rates, the share of wrong labels and P(wrong), with intervals that assume nothing about the noise.
 
     The share of wrong labels is the mean of a model of the decisions (see `recalibrate`, cross-fitted) plus the
-    weighted mean of what it misses, the model weighted for least variance. A class needs 10 decisions on given and 10 on
-    other labels, or all there are.
+    weighted mean of what it misses, the model weighted for least variance. A class needs 10 decisions on given labels
+    and 10 on others, or all there are.
 
     Args:
       labels, observed, coding: (n, q), see `as_labels`.
@@ -148,22 +74,21 @@ def verified(
       from survey data", Survey Methodology 1998.
       Fay and Feuer, "Confidence intervals for directly standardized rates", Statistics in Medicine 1997.
     """
-    checked, s, known = _inputs(labels, scores, observed, coding)
-    cells = _checked(decisions, checked, known)
+    checked, s, known = read_inputs(labels, scores, observed, coding)
+    cells = check_decisions(decisions, checked, known)
     if not 0 < level < 1:
         raise ValueError(f"level: {level}; pass a number between 0 and 1")
     if reason := refusal(checked, decisions):
         raise ValueError(f"decisions: {reason}")
-    use = (cells.label >= 0) & np.isfinite(cells.probability)
-    cells = Decisions(*(part[use] for part in cells))
-    model = _fit(s, checked.values, cells, np.ones(len(cells.label), bool))
-    wrong = model.predict(s, checked.values) * known
+    every = Decisions(*(part[cells.label >= 0] for part in cells))
+    wrong = _fit(s, checked.values, every, np.ones(len(every.label), bool)).predict(s, checked.values) * known
+    cells = Decisions(*(part[np.isfinite(every.probability)] for part in every))
     share, share_interval, share_more = _overall(s, checked.values, known, cells, level, seed)
     counts = _count(checked.values, known, decisions, cells, wrong)
     rng = np.random.default_rng(seed)
     draws = _rates(counts, rng)
     interval = _ends(draws, level)
-    few = ~counts.enough.all(axis=1)
+    few = np.asarray(~counts.enough.all(axis=1))
     interval[few] = [0, 1]
     expected = np.stack([(wrong * known * (checked.values == side)).sum(axis=0) for side in (0, 1)], axis=1)
     fallback = _ratios(expected[..., None], counts.size)[..., 0]
@@ -179,7 +104,7 @@ def verified(
     )
     decided = counts.decided
     more = _halving(counts, interval, few, level, rng)
-    return Verified(found, interval, share, share_interval, _known(wrong, checked, cells), decided, more, share_more)
+    return Verified(found, interval, share, share_interval, _known(wrong, checked, every), decided, more, share_more)
 
 
 def recalibrate(
@@ -190,8 +115,8 @@ def recalibrate(
     A logistic regression on the score for given labels and one for the others, with an effect of each class that is
     pulled to 0. Decided cells have 0 or 1, cells that are not labelled 0.
     """
-    checked, s, known = _inputs(labels, scores, observed, coding)
-    cells = _checked(decisions, checked, known)
+    checked, s, known = read_inputs(labels, scores, observed, coding)
+    cells = check_decisions(decisions, checked, known)
     cells = Decisions(*(part[cells.label >= 0] for part in cells))
     if not len(cells.label):
         raise ValueError("decisions: none is decided; decide some cells first")
@@ -251,80 +176,6 @@ class _Counts(NamedTuple):
         return self.seen + self.unseen
 
 
-def _inputs(labels: Any, scores: Any, observed: Any, coding: str) -> tuple[Labels, np.ndarray, np.ndarray]:
-    checked = as_labels(labels, observed=observed, coding=coding)
-    s = as_matrix(scores, checked, name="scores")
-    return checked, s, np.ones(s.shape, bool) if checked.observed is None else checked.observed
-
-
-def _checked(decisions: Decisions, labels: Labels, known: np.ndarray) -> Decisions:
-    """Decisions as arrays of one length, each about a labelled cell, none twice."""
-    example, column, label = (np.asarray(part).astype(int) for part in decisions[:3])
-    probability = np.asarray(decisions.probability, float)
-    sizes = {len(part) for part in (example, column, label, probability)}
-    if len(sizes) > 1 or 0 in sizes:
-        raise ValueError(f"decisions: parts of length {sorted(sizes)}; pass as many of each, one or more")
-    n, q = known.shape
-
-    def first(bad: np.ndarray, what: str) -> None:
-        if bad.any():
-            k = int(bad.argmax())
-            raise ValueError(f"decisions: entry {k} (row {example[k]}, column {column[k]}) {what}")
-
-    first((example < 0) | (example >= n) | (column < 0) | (column >= q), f"is outside the labels {(n, q)}; drop it")
-    first(~known[example, column], "is not labelled; drop it")
-    first(~np.isin(label, (-1, 0, 1)), "has another label than 0, 1 or -1 (undecided)")
-    first(~np.isnan(probability) & ~((probability > 0) & (probability <= 1)), "has a probability outside (0, 1]")
-    twice = np.ones(len(example), bool)
-    twice[np.unique(example * q + column, return_index=True)[1]] = False
-    first(twice, "occurs twice; pass it once")
-    return Decisions(example, column, label, probability)
-
-
-def _draw(
-    rng: np.random.Generator,
-    suspicion: np.ndarray,
-    p: np.ndarray,
-    given: np.ndarray,
-    budget: int,
-    suspects: float,
-    *,
-    even: bool,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Positions drawn and their probabilities: the most suspicious for certain, the others by strata."""
-    sure = np.argsort(-suspicion, kind="stable")[: round(suspects * budget)]
-    rest = np.setdiff1d(np.arange(len(p)), sure)
-    left = min(budget - len(sure), len(rest))
-    spread = np.sqrt(p * (1 - p))
-    mass = np.array([np.sum(spread[rest][given[rest] == side]) for side in (0, 1)])
-    of_given = _GIVEN_SHARE if even else np.clip(mass[1] / max(mass.sum(), 1e-9), 0.1, 0.5)
-    sizes = np.array([(given[rest] == side).sum() for side in (0, 1)])
-    number = min(max(round(of_given * left), left - sizes[0]), sizes[1])
-    chosen, probability = [sure], [np.ones(len(sure))]
-    for side, amount in ((0, left - number), (1, number)):
-        cells = rest[given[rest] == side]
-        if not amount:
-            continue
-        size = spread[cells] / max(spread[cells].sum(), 1e-30) + 1 / len(cells)
-        strata = _STRATA[side] if even else 2 * _STRATA[side]
-        order = np.argsort(p[cells], kind="stable")
-        mass_below = np.cumsum(size[order]) - size[order] / 2
-        stratum = np.minimum((mass_below / size.sum() * strata).astype(int), strata - 1)
-        members = [cells[order[stratum == h]] for h in range(strata)]
-        for group, drawn in zip(members, _spread([len(group) for group in members], amount), strict=True):
-            chosen.append(rng.choice(group, drawn, replace=False))
-            probability.append(np.full(drawn, drawn / max(len(group), 1)))
-    return np.concatenate(chosen), np.concatenate(probability)
-
-
-def _spread(sizes: list[int], amount: int) -> list[int]:
-    """`amount` over groups of these sizes, as evenly as possible."""
-    taken = np.zeros(len(sizes), int)
-    for _ in range(amount):
-        taken[np.argmin(np.where(taken < sizes, taken, amount + 1))] += 1
-    return taken.tolist()
-
-
 def _fit(s: np.ndarray, labels: np.ndarray, cells: Decisions, use: np.ndarray) -> _Model:
     """The model of the decisions in `use`, by penalised maximum likelihood, each given label apart."""
     q = s.shape[1]
@@ -350,7 +201,8 @@ def _fit(s: np.ndarray, labels: np.ndarray, cells: Decisions, use: np.ndarray) -
             step = np.clip(step, -2, 2)
             t, effect = t + step, effect + np.clip((of_class - step @ cross) / diagonal, -2, 2)
         parts.append((t, effect))
-    return _Model(*(np.stack([t[k] for t, _ in parts]) for k in (0, 1)), np.stack([effect for _, effect in parts]))
+    (intercept, slope), effects = np.stack([t for t, _ in parts], axis=1), np.stack([effect for _, effect in parts])
+    return _Model(intercept, slope, effects)
 
 
 def _known(wrong: np.ndarray, labels: Labels, cells: Decisions) -> np.ndarray:
@@ -359,7 +211,7 @@ def _known(wrong: np.ndarray, labels: Labels, cells: Decisions) -> np.ndarray:
 
 
 def _overall(
-    s: np.ndarray, labels: np.ndarray, known: np.ndarray, cells: Decisions, level: float, seed: int
+    s: np.ndarray, labels: np.ndarray, known: np.ndarray, cells: Decisions, level: int | float, seed: int
 ) -> tuple[float, np.ndarray, int]:
     """Share of wrong labels, its interval, and how many more decisions halve it."""
     m, total = len(cells.label), int(known.sum())
@@ -402,7 +254,7 @@ def _overall(
         draws = _unseen(total, m, unseen, variance, expected, factor, rng)
         return np.quantile(share + (draws - unseen) / total, [(1 - level) / 2, (1 + level) / 2]).clip(0, 1)
 
-    interval = ends(1)
+    interval = ends(1.0)
     half = [factor for factor in _FACTORS if np.ptp(ends(factor)) <= np.ptp(interval) / 2]
     return share, interval, min([*(int(np.ceil((factor - 1) * m)) for factor in half), total - m])
 
@@ -457,7 +309,7 @@ def _unseen(
     variance, weight = variance * ratio / factor, np.maximum(weight / factor, 1)
     open_share = np.maximum(weight - 1, 1e-9) / weight
 
-    def draw(y: np.ndarray, v: np.ndarray) -> np.ndarray:
+    def draw(y: Any, v: Any) -> np.ndarray:
         """Mistakes, by Beta distributions of the effective numbers of mistakes and of right labels."""
         hits = np.where(v > 0, y**2 / np.maximum(v, 1e-30), 0)
         p = np.clip(y / np.maximum(left, 1e-30), 1e-12, 1)
@@ -478,12 +330,12 @@ def _ratios(mistakes: Float[np.ndarray, "q 2 draws"], size: Int[np.ndarray, "q 2
     return np.stack([false / np.maximum(absent, 1e-9), missed / np.maximum(present, 1e-9)], axis=1).clip(0, 1)
 
 
-def _rates(counts: _Counts, rng: np.random.Generator, factor: float = 1) -> Float[np.ndarray, "q 2 draws"]:
+def _rates(counts: _Counts, rng: np.random.Generator, factor: float = 1.0) -> Float[np.ndarray, "q 2 draws"]:
     unseen = _unseen(counts.size, counts.decided, counts.unseen, counts.variance, counts.weight, factor, rng)
     return _ratios(counts.seen[..., None] + unseen, counts.size)
 
 
-def _ends(draws: Float[np.ndarray, "q 2 draws"], level: float) -> Float[np.ndarray, "q 2 2"]:
+def _ends(draws: Float[np.ndarray, "q 2 draws"], level: int | float) -> Float[np.ndarray, "q 2 2"]:
     return np.moveaxis(np.quantile(draws, [(1 - level) / 2, (1 + level) / 2], axis=2), 0, 2)
 
 
@@ -516,7 +368,7 @@ def _shrunk(draws: Float[np.ndarray, "q 2 draws"], use: Bool[np.ndarray, "q"]) -
 
 
 def _halving(
-    counts: _Counts, interval: np.ndarray, few: np.ndarray, level: float, rng: np.random.Generator
+    counts: _Counts, interval: np.ndarray, few: np.ndarray, level: int | float, rng: np.random.Generator
 ) -> Int[np.ndarray, "q 2"]:
     """Further decisions on each class after which its intervals would be half as wide."""
     width = interval[..., 1] - interval[..., 0]
