@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from scipy.special import expit, logit
+from scipy.special import expit, logit, ndtri, stdtrit
 
 from mlt_jax.audit.propose import Decisions, check_decisions, read_inputs
 from mlt_jax.labels import Labels, as_labels
@@ -217,10 +217,10 @@ def _overall(
     m, total = len(cells.label), int(known.sum())
     given = labels[cells.example, cells.column]
     mistaken = (cells.label != given).astype(float)
-    size = np.array([(known & (labels == side)).sum() for side in (0, 1)])
     weight = 1 / cells.probability
-    weight *= (size / np.maximum(np.bincount(given, weight, 2), 1e-30))[given]
-    weight = np.maximum(weight, 1)
+    side = given if np.bincount(given, minlength=2).min() >= FEWEST else np.zeros(m, int)
+    size = np.bincount(labels[known] if side is given else np.zeros(total, int), minlength=2)
+    weight = np.maximum(weight * (size / np.maximum(np.bincount(side, weight, 2), 1e-30))[side], 1)
     fold = np.random.default_rng(seed).permutation(m) % _FOLDS
     predicted, mean = np.zeros(m), 0.0
     for k in range(_FOLDS):
@@ -231,21 +231,25 @@ def _overall(
     # Cells of one probability are a stratum: what is alike in it does not vary.
     stratum = np.unique(np.stack([given, np.round(cells.probability, 9)]), axis=1, return_inverse=True)[1].ravel()
 
-    def spread(a: np.ndarray, b: np.ndarray) -> float:
-        """Covariance of two weighted means."""
-        count = np.bincount(stratum)
-        alone = count[stratum] < 2
-        centered = [v - np.where(alone, np.average(v, weights=weight), _means(v, stratum, count)) for v in (a, b)]
-        factor = np.where(alone, 1, count[stratum] / np.maximum(count[stratum] - 1, 1))
-        return float((weight * (weight - 1) * factor * centered[0] * centered[1]).sum() / total**2)
+    count = np.bincount(stratum)
+    freedom = np.maximum(count - 1, 1)
 
-    power = np.clip(spread(mistaken, predicted) / max(spread(predicted, predicted), 1e-30), 0, 1)
+    def spread(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        """Covariances of two weighted sums by stratum; a cell alone in its stratum is compared with all others."""
+        means = [np.where(count > 1, np.bincount(stratum, v) / count, np.average(v, weights=weight)) for v in (a, b)]
+        product = (a - means[0][stratum]) * (b - means[1][stratum])
+        return np.bincount(stratum, weight * (weight - 1) * product) * count / freedom
+
+    power = np.clip(spread(mistaken, predicted).sum() / max(spread(predicted, predicted).sum(), 1e-30), 0, 1)
     rest = mistaken - power * predicted
     share = float(np.clip(power * mean + (weight * rest).sum() / total, 0, 1))
     seen = int(mistaken.sum())
     # Strata that happen to show no mistake would look certain: never less than the model expects.
-    modelled = float((weight * (weight - 1) * predicted * (1 - predicted)).sum())
-    variance = max(spread(rest, rest) * total**2, modelled)
+    by_stratum, modelled = spread(rest, rest), float((weight * (weight - 1) * predicted * (1 - predicted)).sum())
+    # Student's t for the degrees of freedom that the strata leave (Satterthwaite).
+    degrees = by_stratum.sum() ** 2 / max((by_stratum**2 / freedom).sum(), 1e-30)
+    wider = (stdtrit(max(degrees, 1), (1 + level) / 2) / ndtri((1 + level) / 2)) ** 2
+    variance = max(by_stratum.sum() * wider, modelled)
     expected = float(np.average(weight, weights=weight * predicted))
     rng = np.random.default_rng(seed)
 
@@ -257,10 +261,6 @@ def _overall(
     interval = ends(1.0)
     half = [factor for factor in _FACTORS if np.ptp(ends(factor)) <= np.ptp(interval) / 2]
     return share, interval, min([*(int(np.ceil((factor - 1) * m)) for factor in half), total - m])
-
-
-def _means(v: np.ndarray, stratum: np.ndarray, count: np.ndarray) -> np.ndarray:
-    return (np.bincount(stratum, v) / np.maximum(count, 1))[stratum]
 
 
 def _count(labels: np.ndarray, known: np.ndarray, proposed: Decisions, cells: Decisions, wrong: np.ndarray) -> _Counts:

@@ -63,7 +63,7 @@ def test_the_share_of_wrong_labels_is_covered_by_300_decisions(data):
         decisions = propose_cells(labels, score, 300, per="all", seed=seed).decide(clean)
         found.append(verified(labels, score, decisions, seed=seed))
     assert 0.84 < np.mean([v.share_interval[0] <= truth <= v.share_interval[1] for v in found]) <= 1
-    assert abs(np.mean([v.share for v in found]) - truth) < 0.005
+    assert abs(np.mean([v.share for v in found]) - truth) < 0.008
     assert np.mean([np.ptp(v.share_interval) for v in found]) < 0.06
 
 
@@ -152,5 +152,5 @@ def test_labels_without_a_mistake_have_intervals_that_begin_at_0(data):
 
 def test_an_odd_level_is_named(data):
     labels, score, clean = data
-    with pytest.raises(ValueError, match="level: 1.5"):
+    with pytest.raises(ValueError, match=r"level: 1\.5"):
         verified(labels, score, propose_cells(labels, score, 50).decide(clean), level=1.5)
