@@ -253,8 +253,10 @@ def _overall(
     expected = float(np.average(weight, weights=weight * predicted))
     rng = np.random.default_rng(seed)
 
+    unseen = np.array([max(share * total - seen, 0)])
+    variance /= max(1 - unseen[0] / max(total - m, 1), 0.01)  # as of independent mistakes, which `_unseen` expects
+
     def ends(factor: float) -> np.ndarray:
-        unseen = np.array([max(share * total - seen, 0)])
         draws = _unseen(total, m, unseen, variance, expected, factor, rng)
         return np.quantile(share + (draws - unseen) / total, [(1 - level) / 2, (1 + level) / 2]).clip(0, 1)
 
@@ -299,7 +301,8 @@ def _unseen(
 
     Args:
       size, decided: cells in all and decided.
-      unseen, variance: estimated mistakes among the undecided cells, and the variance of that.
+      unseen, variance: estimated mistakes among the undecided cells, and the variance of that for independent (Poisson)
+        mistakes; that of a share p is 1 - p times as large.
       weight: that one more mistake would have.
     """
     left = np.maximum(size - decided * factor, 0)
