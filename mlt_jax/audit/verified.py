@@ -22,7 +22,7 @@ from mlt_jax.audit.propose import Decisions, check_decisions, read_inputs
 from mlt_jax.labels import Labels, as_labels
 from mlt_jax.transition import Status, TransitionEstimate, as_matrices
 
-FEWEST = 10  # decisions on given and on other cells of a class, for its own rates
+FEWEST = 5  # decisions on given and on other cells of a class, for its own rates
 _DRAWS, _FOLDS, _STEPS = 4000, 5, 25
 _CLASS_SPREAD, _SLOPE_SPREAD, _INTERCEPT_SPREAD = 1.0, 1.0, 10.0
 _FACTORS = (2.0, 3.0, 4.0, 5.0, 8.0, 12.0, 20.0, 32.0)
@@ -54,8 +54,8 @@ def verified(
     """Noise rates, the share of wrong labels and P(wrong), with intervals that assume nothing about the noise.
 
     The share of wrong labels is the mean of a model of the decisions (see `recalibrate`, cross-fitted) plus the
-    weighted mean of what it misses, the model weighted for least variance. A class needs 10 decisions on given labels
-    and 10 on others, or all there are.
+    weighted mean of what it misses, the model weighted for least variance. A class needs 5 decisions on given labels
+    and 5 on others, or all there are.
 
     Args:
       labels, observed, coding: (n, q), see `as_labels`.
