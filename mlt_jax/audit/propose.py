@@ -136,14 +136,16 @@ def _draw(
     mass = np.array([np.sum(spread[rest][given[rest] == side]) for side in (0, 1)])
     of_given = _GIVEN_SHARE if by_class else np.clip(mass[1] / max(mass.sum(), 1e-9), 0.1, 0.5)
     sizes = np.array([(given[rest] == side).sum() for side in (0, 1)])
-    number = int(min(max(round(of_given * left), left - sizes[0]), sizes[1]))
+    number = int(np.clip(round(of_given * left), max(left - sizes[0], sizes[1] > 0), sizes[1]))
+    number -= number == left and sizes[0] > 0
     chosen, probability = [sure], [np.ones(len(sure))]
     for side, amount in ((0, left - number), (1, number)):
         cells = rest[given[rest] == side]
         if not amount:
             continue
         size = spread[cells] / max(spread[cells].sum(), 1e-30) + 1 / len(cells)
-        strata = _STRATA[side] if by_class else 2 * _STRATA[side]
+        # Two cells or more of each stratum, so that all of it is represented and its variance is seen.
+        strata = min(_STRATA[side] if by_class else 2 * _STRATA[side], max(amount // 2, 1))
         order = np.argsort(p[cells], kind="stable")
         mass_below = np.cumsum(size[order]) - size[order] / 2
         stratum = np.minimum((mass_below / size.sum() * strata).astype(int), strata - 1)

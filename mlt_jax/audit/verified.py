@@ -88,7 +88,7 @@ def verified(
     rng = np.random.default_rng(seed)
     draws = _rates(counts, rng)
     interval = _ends(draws, level)
-    few = np.asarray(~counts.enough.all(axis=1))
+    few = np.asarray(~counts.enough.all(axis=1) | (counts.size.sum(axis=1) == 0))
     interval[few] = [0, 1]
     expected = np.stack([(wrong * known * (checked.values == side)).sum(axis=0) for side in (0, 1)], axis=1)
     fallback = _ratios(expected[..., None], counts.size)[..., 0]
@@ -315,8 +315,8 @@ def _unseen(
     def draw(y: Any, v: Any) -> np.ndarray:
         """Mistakes, by Beta distributions of the effective numbers of mistakes and of right labels."""
         hits = np.where(v > 0, y**2 / np.maximum(v, 1e-30), 0)
-        p = np.clip(y / np.maximum(left, 1e-30), 1e-12, 1)
-        right = hits * (1 - p) / p + open_share
+        p = np.maximum(y / np.maximum(left, 1e-30), 1e-12)
+        right = np.maximum(hits * (1 - p) / p + open_share, 1e-9)
         draws = rng.beta(np.where(hits > 0, hits, 1)[..., None], right[..., None], (*hits.shape, _DRAWS // 2))
         return left[..., None] * np.where(hits[..., None] > 0, draws, 0)
 

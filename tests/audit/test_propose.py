@@ -54,6 +54,13 @@ def test_scores_that_point_to_a_mistake_are_drawn_more_often(data):
     assert drawn.mean() > score[labels == 0].mean() + 0.3
 
 
+@pytest.mark.parametrize("budget", [2, 3, 5, 17])
+def test_a_small_budget_still_stands_for_all_cells(data, budget):
+    for per in ("class", "all"):
+        proposal = propose_cells(*data, budget, per=per)
+        assert np.isclose((1 / proposal.probability).sum(), data[0].size)
+
+
 def test_a_budget_beyond_all_cells_takes_each_once(data):
     proposal = propose_cells(data[0][:20], data[1][:20], 50)
     assert len(proposal.example) == 60

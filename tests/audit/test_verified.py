@@ -141,6 +141,18 @@ def test_a_class_with_few_decisions_says_so_and_has_the_whole_interval(data):
     assert abs(float(found.found.rho_pos[2]) - rates(labels, clean)[2, 1]) < 0.15
 
 
+def test_a_class_that_nobody_labelled_or_that_is_never_given_is_no_trouble(data):
+    labels, score, clean = (array[:1000].copy() for array in data)
+    observed = np.ones(labels.shape, bool)
+    observed[:, 0], labels[:, 1] = False, 0
+    decisions = propose_cells(labels, score, 60, observed=observed).decide(clean)
+    found = verified(labels, score, decisions, observed=observed)
+    assert np.asarray(found.found.status).tolist() == [2, 5, 5, 5, 5, 5]
+    assert found.interval[0].tolist() == [[0, 1], [0, 1]]
+    assert (found.interval[1] == [[0, 0], [1, 1]]).all()
+    assert (found.wrong[:, 0] == 0).all()
+
+
 def test_labels_without_a_mistake_have_intervals_that_begin_at_0(data):
     _, score, clean = data
     found = verified(clean, score, propose_cells(clean, score, 100).decide(clean))
@@ -148,6 +160,14 @@ def test_labels_without_a_mistake_have_intervals_that_begin_at_0(data):
     assert (found.interval[:, 0, 1] < 0.06).all()
     assert (found.interval[:, 1, 1] > 0).all()
     assert found.share < 0.01
+
+
+def test_labels_that_are_all_wrong_have_intervals_that_end_at_1(data):
+    _, score, clean = data
+    found = verified(1 - clean, score, propose_cells(1 - clean, score, 100).decide(clean))
+    assert (found.interval[..., 1] == 1).all()
+    assert (found.interval[..., 0] > 0.5).all()
+    assert found.share > 0.99
 
 
 def test_an_odd_level_is_named(data):
