@@ -3,6 +3,8 @@
 from mlt_jax.audit.audit import Audit, audit_labels, cross_val_probs
 from mlt_jax.audit.cleanlab import from_cleanlab_joint, to_cleanlab_joint
 from mlt_jax.audit.issues import clean_labels, find_label_issues, importance_weights, issues_frame, label_quality
+from mlt_jax.audit.propose import Decisions, Proposal, propose_cells
+from mlt_jax.audit.verified import Verified, recalibrate, verified
 from mlt_jax.estimator.anchors import dual_t, t_estimator
 from mlt_jax.estimator.auto import estimate, noisy_sides
 from mlt_jax.estimator.blind import estimate_from_scores
@@ -19,9 +21,9 @@ from mlt_jax.transition import Status, TransitionEstimate
 __version__ = "0.1.0"
 
 __all__ = [
-    "Audit", "Labels", "Status", "Tables", "TransitionEstimate", "as_labels", "audit_labels", "bootstrap",
-    "clean_labels", "count", "cross_val_logits", "cross_val_probs", "dual_t", "estimate", "estimate_all",
-    "estimate_from_scores", "estimate_from_tables", "estimate_pair", "find_label_issues", "from_cleanlab_joint",
-    "importance_weights", "issues_frame", "label_quality", "losses_from_probs", "noisy_sides", "select_clean",
-    "t_estimator", "to_cleanlab_joint",
+    "Audit", "Decisions", "Labels", "Proposal", "Status", "Tables", "TransitionEstimate", "Verified", "as_labels",
+    "audit_labels", "bootstrap", "clean_labels", "count", "cross_val_logits", "cross_val_probs", "dual_t", "estimate",
+    "estimate_all", "estimate_from_scores", "estimate_from_tables", "estimate_pair", "find_label_issues",
+    "from_cleanlab_joint", "importance_weights", "issues_frame", "label_quality", "losses_from_probs", "noisy_sides",
+    "propose_cells", "recalibrate", "select_clean", "t_estimator", "to_cleanlab_joint", "verified",
 ]  # fmt: skip

@@ -2,6 +2,8 @@
 
 mlt estimate labels.npz --unselected cells.npz --out T.npz
 mlt audit labels.csv probs.csv --images DIR --out report.html
+mlt audit labels.csv probs.csv --propose 100 --out propose.html
+mlt audit labels.csv probs.csv --decisions decisions.csv --out report.html
 mlt apply labels.csv decisions.csv --out relabelled.csv
 mlt report RUN_DIR
 
@@ -23,15 +25,27 @@ from tqdm import tqdm
 
 from mlt_jax import processes
 from mlt_jax.audit.audit import Audit, audit_labels
-from mlt_jax.audit.files import Table, align, read_groups, read_share, read_table, rows_like
+from mlt_jax.audit.files import (
+    FLIP,
+    KEEP,
+    Table,
+    align,
+    read_decisions,
+    read_groups,
+    read_share,
+    read_table,
+    rows_like,
+)
 from mlt_jax.audit.issues import Issues, find_label_issues
+from mlt_jax.audit.propose import Proposal, propose_cells
+from mlt_jax.audit.verified import Verified, recalibrate, refusal, verified
 from mlt_jax.estimator.counts import count
 from mlt_jax.estimator.solve import AGGREGATES, estimate_from_tables
 from mlt_jax.labels import ABSENT, CODINGS, UNKNOWN
 from mlt_jax.transition import Status, TransitionEstimate, check_assume
 
 ISSUE_COLUMNS = ("example", "class", "given", "suggested", "p_wrong", "decision")
-FLIP, KEEP = ("flip", "wrong"), ("", "keep", "right")
+PROPOSAL_COLUMNS = (*ISSUE_COLUMNS, "probability")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +104,12 @@ class AuditCommand:
     """labels more probably wrong than this are suspects"""
     most: int = 5000
     """suspects on the page; the CSV file has all"""
+    propose: int | None = None
+    """show so many cells of each class for decision instead, drawn for rates that hold for any noise; .proposal.csv"""
+    per: str = "class"
+    """class, or all: so many cells in all, for the share of wrong labels"""
+    decisions: Path | None = None
+    """what the page of --propose saved, filled in: rates with intervals that hold for any noise, and a new ranking"""
     title: str | None = None
 
 
@@ -180,6 +200,8 @@ def run_audit(command: AuditCommand) -> None:
         raise ValueError("probs: no predictions; pass a second file, or --features")
     if command.groups is not None and command.features is None:
         raise ValueError("--groups: they keep folds apart, but there are no --features; pass both, or neither")
+    if command.propose is not None and command.decisions is not None:
+        raise ValueError("--propose: --decisions is given as well; propose first, then pass what was decided")
     with tqdm(total=4, disable=None, bar_format="{desc:24}{bar:30} {elapsed}", leave=False) as bar:
         bar.set_description("reading")
         own: dict[str, Any] = dict(groups=command.groups)  # the column may stand in any of the files
@@ -204,17 +226,48 @@ def run_audit(command: AuditCommand) -> None:
             raise ValueError(str(error).replace("labels:", f"{command.labels}:", 1)) from None
         bar.update()
         bar.set_description("writing the list")
+        proposal, answer = None, None
+        notes: list[str] = []
+        if command.propose is not None:
+            given = audit.labels, audit.scores, command.propose
+            proposal = propose_cells(*given, per=command.per, wrong=audit.wrong)
+        if command.decisions is not None:
+            audit, answer, notes = _decided(audit, command.decisions)
+        interval = None if answer is None else answer.interval
         issues = find_label_issues(audit, threshold=command.threshold)
-        summary = class_summary(audit, issues)
-        written = _write(command.out, audit, issues, summary)
+        summary = class_summary(audit, issues, interval)
+        written = _write(command.out, audit, issues, summary, answer)
+        if proposal is not None:
+            written.append(_write_proposal(command.out.with_suffix(".proposal.csv"), audit, proposal))
+            notes.append(f"{len(proposal.example)} cells to decide, in random order; stop where you like")
         bar.update()
         bar.set_description("making the page")
         title = command.title or f"Label audit of {command.labels.name}"
         shown: dict[str, Any] = dict(threshold=command.threshold, most=command.most, title=title)
-        page = audit_page(audit, command.out, images=command.images, **shown)
+        page = audit_page(audit, command.out, images=command.images, interval=interval, proposal=proposal, **shown)
         bar.update()
-    print(class_table(summary))
+    print("\n".join([class_table(summary), *(["", *notes] if notes else [])]))
     print(f"\n{len(issues.wrong)} labels to re-check; {page}, {', '.join(map(str, written))}")
+
+
+def _decided(audit: Audit, path: Path) -> tuple[Audit, Verified | None, list[str]]:
+    """The audit by the decisions in a file, what they verify, if anything, and what is to be said about it."""
+    decisions = read_decisions(path, audit.labels, audit.ids, audit.classes)
+    inputs = audit.labels, audit.scores, decisions
+    if reason := refusal(audit.labels, decisions):
+        return audit._replace(wrong=recalibrate(*inputs)), None, [f"rates are as without decisions: {reason}"]
+    answer = verified(*inputs)
+    low, high = 100 * answer.share_interval
+    several = int((decisions.label >= 0).sum())
+    note = (
+        f"{100 * answer.share:.1f} % of all labels are wrong ({low:.1f} to {high:.1f}), by {several} decisions; "
+        f"{answer.share_more:,} more would halve the interval"
+    )
+    verdict = np.asarray(answer.found.status) == Status.VERIFIED
+    classes = f"{verdict.sum()} of {len(verdict)} classes have enough decisions for their own rates"
+    if verdict.any():
+        classes += f"; {int(np.median(answer.more[verdict, 1])):,} more on a class would halve its interval of missed"
+    return audit._replace(found=answer.found, wrong=answer.wrong), answer, [note, classes]
 
 
 def _check_choice(flag: str, value: str, choices: Collection[str]) -> None:
@@ -267,10 +320,10 @@ def run_report(command: ReportCommand) -> None:
     print(run_page(command.workdir, command.out))
 
 
-def class_summary(audit: Audit, issues: Issues) -> dict[str, dict[str, Any]]:
+def class_summary(audit: Audit, issues: Issues, interval: Any = None) -> dict[str, dict[str, Any]]:
     """Noise rates with 95 % intervals (None where there are none), prior, status and counts, by class."""
     T, prior, status = (np.asarray(x) for x in (audit.found.T, audit.found.prior, audit.found.status))
-    ends = np.asarray(audit.found.interval())
+    ends = np.asarray(audit.found.interval() if interval is None else interval)
     suspects = np.bincount(issues.column, minlength=len(audit.classes))
     spans = [[end.tolist() if np.isfinite(end).all() else None for end in pair] for pair in ends]
     return {
@@ -326,7 +379,9 @@ def _features(table: Table, labels: Table) -> np.ndarray:
     return table.values
 
 
-def _write(out: Path, audit: Audit, issues: Issues, classes: dict[str, dict[str, Any]]) -> list[Path]:
+def _write(
+    out: Path, audit: Audit, issues: Issues, classes: dict[str, dict[str, Any]], answer: Verified | None
+) -> list[Path]:
     """The files written: issues as CSV with a column for decisions, classes as JSON, T as npz."""
     out.parent.mkdir(parents=True, exist_ok=True)
     table, summary, matrices = (out.with_suffix(end) for end in (".issues.csv", ".json", ".transition.npz"))
@@ -335,10 +390,33 @@ def _write(out: Path, audit: Audit, issues: Issues, classes: dict[str, dict[str,
         writer.writerow(ISSUE_COLUMNS)
         for row, column, given, wrong in zip(*issues, strict=True):
             writer.writerow([audit.ids[row], audit.classes[column], given, 1 - given, f"{wrong:.6f}", ""])
-    whole = {"examples": len(audit.ids), "suspects": len(issues.wrong), "classes": classes}
+    whole: dict[str, Any] = {"examples": len(audit.ids), "suspects": len(issues.wrong), "classes": classes}
+    if answer is not None:
+        whole["share_wrong"], whole["share_interval"] = answer.share, answer.share_interval.tolist()
+        whole["share_more"] = answer.share_more
+        for row, more, decided in zip(classes.values(), answer.more, answer.decided, strict=True):
+            row["decisions"], (row["more_neg"], row["more_pos"]) = int(decided.sum()), more.tolist()
     summary.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
     audit.found.save(matrices)
     return [table, summary, matrices]
+
+
+def _write_proposal(path: Path, audit: Audit, proposal: Proposal) -> Path:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(PROPOSAL_COLUMNS)
+        for row, column, given, wrong, probability in zip(*proposal, strict=True):
+            cell = [
+                audit.ids[row],
+                audit.classes[column],
+                given,
+                1 - given,
+                f"{wrong:.6f}",
+                "",
+                repr(float(probability)),
+            ]
+            writer.writerow(cell)
+    return path
 
 
 def _write_labels(path: Path, values: np.ndarray, classes: tuple[str, ...], kept: dict[str, tuple[str, ...]]) -> None:

@@ -29,6 +29,7 @@ class Status(IntEnum):
     POSTERIOR = 4  # estimated from scores: the limits of P(given label = 1 | score), see `estimate_from_scores`
     COUNTED = 5  # estimated from scores by counting contradictions: noise prefers ambiguous examples
     SHARED = 6  # as POSTERIOR, but mostly the rates of the other classes: this one's scores say little
+    VERIFIED = 7  # from decisions of people on cells drawn with known probabilities, see `verified`
 
 
 class TransitionEstimate(NamedTuple):

@@ -347,3 +347,56 @@ def test_an_estimate_of_wrong_files_is_refused_in_one_line(matrices, capsys, mon
     assert main(["estimate", labels, "--out", "T.npz", *words]) == 2
     assert said in complaint(capsys)
     assert not (matrices[0] / "T.npz").exists()
+
+
+def test_proposed_cells_are_decided_and_give_rates_that_cover_the_truth(files, data, capsys):
+    labels, probs, ids = data
+    clean = (np.random.default_rng(0).random(labels.shape) < probs).astype(int)  # not the labels' own: other mistakes
+    assert audit(files, "--propose", 100) == 0
+    assert "400 cells to decide, in random order" in capsys.readouterr().out
+    frame = pd.read_csv(files / "r.proposal.csv", keep_default_na=False)
+    assert list(frame) == ["example", "class", "given", "suggested", "p_wrong", "decision", "probability"]
+    assert np.isclose((1 / frame["probability"]).sum(), labels.size)
+    cells = [ids.index(e) for e in frame["example"]], [CLASSES.index(c) for c in frame["class"]]
+    frame["decision"] = np.where(labels[cells] == clean[cells], "keep", "flip")
+    frame.to_csv(files / "decisions.csv", index=False)
+    assert audit(files, "--decisions", files / "decisions.csv") == 0
+    out = capsys.readouterr().out
+    assert "4 of 4 classes have enough decisions" in out
+    found = json.loads((files / "r.json").read_text())
+    low, high = found["share_interval"]
+    assert low < (labels != clean).mean() < high
+    assert f"{100 * found['share_wrong']:.1f} % of all labels are wrong" in out
+    rows = [found["classes"][name] for name in CLASSES]
+    assert {row["status"] for row in rows} == {"verified"}
+    truth = [((labels == 0) & (clean == 1))[:, j].sum() / (clean == 1)[:, j].sum() for j in range(4)]
+    inside = [row["interval_pos"][0] <= t <= row["interval_pos"][1] for row, t in zip(rows, truth, strict=True)]
+    assert sum(inside) >= 3
+    assert all(row["decisions"] == 100 and row["more_pos"] > 100 for row in rows)
+    flips = {
+        (e, c) for e, c, d in zip(*(frame[k] for k in ("example", "class", "decision")), strict=True) if d == "flip"
+    }
+    with (files / "r.issues.csv").open(newline="", encoding="utf-8") as file:
+        first = [(row["example"], row["class"]) for row in list(csv.DictReader(file))[: len(flips)]]
+    assert set(first) == flips
+
+
+def test_decisions_on_suspects_alone_give_a_ranking_and_the_reason_for_no_rates(files, capsys):
+    assert audit(files) == 0
+    before = json.loads((files / "r.json").read_text())
+    frame = pd.read_csv(files / "r.issues.csv").head(50)
+    frame["decision"] = "keep"
+    frame.to_csv(files / "decisions.csv", index=False)
+    capsys.readouterr()
+    assert audit(files, "--decisions", files / "decisions.csv") == 0
+    assert "rates are as without decisions: no decision has the probability" in capsys.readouterr().out
+    after = json.loads((files / "r.json").read_text())
+    assert [row["rho_pos"] for row in after["classes"].values()] == [r["rho_pos"] for r in before["classes"].values()]
+    kept = set(zip(frame["example"], frame["class"], strict=True))
+    listed = pd.read_csv(files / "r.issues.csv")
+    assert not kept & set(zip(listed["example"], listed["class"], strict=True))
+
+
+def test_proposing_and_deciding_at_once_is_refused(files, capsys):
+    assert audit(files, "--propose", 10, "--decisions", files / "labels.csv") == 2
+    assert "--propose: --decisions is given as well" in complaint(capsys)

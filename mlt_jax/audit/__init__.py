@@ -9,3 +9,5 @@ from mlt_jax.audit.issues import (
     issues_frame,
     label_quality,
 )
+from mlt_jax.audit.propose import Decisions, Proposal, propose_cells
+from mlt_jax.audit.verified import Verified, recalibrate, refusal

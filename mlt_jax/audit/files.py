@@ -11,6 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from mlt_jax.audit.propose import Decisions
+from mlt_jax.labels import Labels
+
+FLIP, KEEP = ("flip", "wrong"), ("", "keep", "right")
 ID_COLUMNS = ("id", "ids", "image", "images", "name", "names", "file", "filename", "path", "example")
 _LISTED = "labels"
 
@@ -120,6 +124,38 @@ def _as_many(path: Path, groups: tuple[str, ...], labels: Table) -> tuple[str, .
     if len(groups) != len(labels.values):
         raise ValueError(f"{path}: {len(groups)} groups, {labels.path} has {len(labels.values)} rows; pass as many")
     return groups
+
+
+def read_decisions(path: str | Path, labels: Labels, ids: tuple[str, ...], classes: tuple[str, ...]) -> Decisions:
+    """The decisions in a CSV file, as the page saves them: columns example, class, given, decision and probability.
+
+    A decision is flip, keep or empty (undecided). Without a probability, decisions serve the ranking alone.
+    """
+    path = _existing(path)
+    place = {name: k for k, name in enumerate(ids)}, {name: k for k, name in enumerate(classes)}
+    rows = []
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file)
+        for missing in {"example", "class", "given", "decision"} - set(reader.fieldnames or ()):
+            raise ValueError(f'{path}: column "{missing}" is missing; pass what the page saved')
+        for number, row in enumerate(reader, 2):
+            decision, chance = ((row.get(key) or "").strip().lower() for key in ("decision", "probability"))
+            if decision not in FLIP + KEEP:
+                raise ValueError(f'{path}: line {number} decides "{decision}"; write flip, keep or nothing')
+            if row["example"] not in place[0] or row["class"] not in place[1]:
+                where = f'"{row["example"]}", class "{row["class"]}"'
+                raise ValueError(f"{path}: line {number} is about {where}, which is not among the labels")
+            if chance and not _is_number(chance):
+                raise ValueError(f'{path}: line {number} has probability "{chance}"; write a number or nothing')
+            cell = place[0][row["example"]], place[1][row["class"]]
+            given = int(labels.values[cell])
+            if not _is_number(row["given"]) or float(row["given"]) != given:
+                raise ValueError(f"{path}: line {number}, the label is {given}, not {row['given']}")
+            label = -1 if not decision else 1 - given if decision in FLIP else given
+            rows.append((*cell, label, float(chance or "nan")))
+    if not any(row[2] >= 0 for row in rows):
+        raise ValueError(f"{path}: no cell is decided; decide some on the page, or write flip or keep")
+    return Decisions(*map(np.array, zip(*rows, strict=True)))
 
 
 def read_share(path: str | Path, part: int, parts: int) -> Any:

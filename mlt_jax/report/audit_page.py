@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from mlt_jax.audit.audit import Audit
-from mlt_jax.audit.issues import find_label_issues
+from mlt_jax.audit.issues import Issues, find_label_issues
+from mlt_jax.audit.propose import Proposal
 from mlt_jax.report import sections
 from mlt_jax.report.page import page, tiles, write
 from mlt_jax.report.thumbnails import in_folder, thumbnails
@@ -23,6 +24,8 @@ def audit_page(
     losses: Any = None,
     threshold: float = 0.5,
     most: int = MOST_ISSUES,
+    interval: Any = None,
+    proposal: Proposal | None = None,
     title: str = "Label audit",
 ) -> Path:
     """Where the page was written: noise per class, T, the evidence, and the labels to re-check.
@@ -31,9 +34,11 @@ def audit_page(
       images: a folder whose files are named like the ids, or a function from row to a path or a uint8 array.
       losses: (epochs, n, q) or (n, q) of training, for the histograms; by default the losses of the predictions.
       threshold, most: which suspects are listed, see `find_label_issues`.
+      interval: (q, 2, 2) of the rates, where they are not those of the estimate, as those of `verified`.
+      proposal: cells to list for decision instead of the suspects, in their order and without P(wrong).
     """
     every = find_label_issues(audit, threshold=threshold)
-    issues = find_label_issues(audit, threshold=threshold, most=most)
+    issues = find_label_issues(audit, threshold=threshold, most=most) if proposal is None else Issues(*proposal[:4])
     n, q = audit.wrong.shape
     suspects = np.bincount(every.column, minlength=q)
     order = np.argsort(-suspects, kind="stable").tolist()
@@ -51,6 +56,8 @@ def audit_page(
         "wrong": [round(float(p), 5) for p in issues.wrong],
         "thumbs": {position[row]: uri for row, uri in pictures.items()},
     }
+    if proposal is not None:
+        data["probability"] = proposal.probability.tolist()
     cells = n * q if audit.labels.observed is None else int(audit.labels.observed.sum())
     missed = int((every.given == 0).sum())
     numbers = [
@@ -59,11 +66,12 @@ def audit_page(
         (f"{len(every.wrong) - missed:,}", "look falsely given"),
         (f"{missed:,}", "look missed"),
     ]
-    columns = [j for j in order if suspects[j]]
+    listed = suspects if proposal is None else np.bincount(proposal.column, minlength=q)
+    columns = [j for j in order if listed[j]]
     parts = [
         tiles(numbers),
-        sections.rates(audit.found, audit.classes, suspects=suspects, pick=True),
-        sections.issues(audit.classes, columns, len(every.wrong), len(issues.wrong)),
+        sections.rates(audit.found, audit.classes, suspects=suspects, interval=interval, pick=True),
+        sections.issues(audit.classes, columns, len(every.wrong), len(issues.wrong), proposed=proposal is not None),
         sections.curves(audit, order),
         sections.heat_maps(audit.found, audit.classes, order),
         sections.mixtures(audit, order, losses),

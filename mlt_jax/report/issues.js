@@ -8,10 +8,12 @@
     class: (i) => data.classes[data.column[i]],
     given: (i) => data.given[i],
     wrong: (i) => data.wrong[i],
+    drawn: (i) => i,
   };
+  const drawn = data.probability;  // of cells proposed for decision: shown in their order, without what the audit thinks
   const name = new Intl.Collator(undefined, { numeric: true });
   const verdicts = new Map();
-  let order = data.wrong.map((_, i) => i), sort = { key: "wrong", down: true }, painted = "";
+  let order = data.wrong.map((_, i) => i), sort = { key: drawn ? "drawn" : "wrong", down: !drawn }, painted = "";
 
   const make = (tag, kind, text) => {
     const node = document.createElement(tag);
@@ -41,11 +43,11 @@
     who.title = data.ids[example];
     const what = make("div", "what", data.classes[data.column[i]]);
     what.title = what.textContent;
-    const turn = make("div", "turn", given ? "given, looks absent" : "missing, looks present");
+    const turn = make("div", "turn", drawn ? (given ? "given" : "not given") : given ? "given, looks absent" : "missing, looks present");
     const meter = make("div", "meter"), track = make("i"), fill = make("u");
     fill.style.width = `${100 * data.wrong[i]}%`;
     track.append(fill);
-    meter.append(track, make("span", "", data.wrong[i] >= 0.9995 ? "> 0.999" : data.wrong[i].toFixed(3)));
+    if (!drawn) meter.append(track, make("span", "", data.wrong[i] >= 0.9995 ? "> 0.999" : data.wrong[i].toFixed(3)));
     const choice = make("div", "verdict");
     for (const [word, letter, title] of [["flip", "f", "the label is wrong"], ["keep", "k", "the label is right"]]) {
       const button = make("button", letter, word);
@@ -82,7 +84,7 @@
     });
     for (const head of heads)
       head.setAttribute("aria-sort", head.dataset.key === sort.key ? (sort.down ? "descending" : "ascending") : "none");
-    $("shown").textContent = `${order.length.toLocaleString()} of ${data.wrong.length.toLocaleString()} suspects`;
+    $("shown").textContent = `${order.length.toLocaleString()} of ${data.wrong.length.toLocaleString()} ${drawn ? "cells" : "suspects"}`;
     view.setAttribute("aria-rowcount", order.length);
     view.scrollTop = 0;
     paint(true);
@@ -98,13 +100,15 @@
 
   const enlarge = (i) => {
     $("large").src = data.thumbs[data.example[i]];
-    $("about").textContent = `${keys.example(i)}: ${keys.class(i)} is ${data.given[i] ? "given" : "not given"}, wrong with probability ${data.wrong[i].toFixed(3)}`;
+    $("about").textContent = `${keys.example(i)}: ${keys.class(i)} is ${data.given[i] ? "given" : "not given"}${drawn ? "" : `, wrong with probability ${data.wrong[i].toFixed(3)}`}`;
     $("zoom").showModal();
   };
 
   const cell = (value) => (/[",\n]/.test(value) ? `"${String(value).replaceAll('"', '""')}"` : value);
-  const decisions = () => ["example,class,given,suggested,p_wrong,decision",
-    ...[...verdicts].map(([i, word]) => [keys.example(i), keys.class(i), data.given[i], 1 - data.given[i], data.wrong[i], word].map(cell).join(","))].join("\n") + "\n";
+  const line = (i) => [keys.example(i), keys.class(i), data.given[i], 1 - data.given[i], data.wrong[i], verdicts.get(i) || "", ...(drawn ? [drawn[i]] : [])];
+  // All proposed cells are saved: those not decided tell how far the random order was followed.
+  const decisions = () => [`example,class,given,suggested,p_wrong,decision${drawn ? ",probability" : ""}`,
+    ...(drawn ? data.wrong.map((_, i) => i) : [...verdicts.keys()]).map((i) => line(i).map(cell).join(","))].join("\n") + "\n";
   $("save").onclick = () => {
     const link = make("a");
     link.href = URL.createObjectURL(new Blob([decisions()], { type: "text/csv" }));

@@ -22,10 +22,16 @@ _BINS, _FINE, _PARTNERS = 24, 60, 4
 
 
 def rates(
-    found: TransitionEstimate, classes: Sequence[str], *, suspects: Any = None, true_T: Any = None, pick: bool = False
+    found: TransitionEstimate,
+    classes: Sequence[str],
+    *,
+    suspects: Any = None,
+    true_T: Any = None,
+    interval: Any = None,
+    pick: bool = False,
 ) -> str:
     """Noise rates per class with 95 % intervals, the noisiest first; `pick`: a click on a class filters the issues."""
-    ends = np.asarray(found.interval())
+    ends = np.asarray(found.interval() if interval is None else interval)
     values = np.stack([found.rho_neg, found.rho_pos], axis=1)
     status = [Status(int(code)).name.lower().replace("_", " ") for code in found.status]
     seen = np.concatenate([values.ravel(), ends[np.isfinite(ends)].ravel()])
@@ -39,7 +45,7 @@ def rates(
         for kind, rate, (low, high) in zip(("neg", "pos"), values[j], ends[j], strict=True):
             span = f"<small>{100 * low:.1f} to {100 * high:.1f}</small>" if np.isfinite(low) else ""
             cells.append(f'<div class="num {kind}">{100 * rate:.1f} %{span}</div>')
-        bad = "" if status[j] in ("posterior", "correlation") else " bad"
+        bad = "" if status[j] in ("posterior", "correlation", "verified") else " bad"
         cells.append(f'<div class="state"><span class="pill{bad}">{status[j]}</span></div>')
         cells.append(f'<div class="num count">{"" if suspects is None else f"{int(suspects[j]):,}"}</div>')
         rows.append(f'<div class="class">{"".join(cells)}</div>')
@@ -155,7 +161,7 @@ def partners(audit: Audit, order: Sequence[int]) -> str:
     return section("Correlated labels", intro + _cut(len(order)), body, key="partners", folded=True)
 
 
-def issues(classes: Sequence[str], columns: Sequence[int], total: int, shown: int) -> str:
+def issues(classes: Sequence[str], columns: Sequence[int], total: int, shown: int, *, proposed: bool = False) -> str:
     """The issues table: its tools and the empty rows that the script fills."""
     options = "".join(f'<option value="{j}">{escape(classes[j])}</option>' for j in columns)
     heads = "".join(
@@ -164,6 +170,11 @@ def issues(classes: Sequence[str], columns: Sequence[int], total: int, shown: in
     )
     more = f" The {shown:,} most suspect of {total:,} are listed." if shown < total else ""
     intro = f"Labels that are probably wrong, the worst first.{more} Decide here and save; mlt apply does the rest."
+    if proposed:
+        intro = (
+            f"{shown:,} cells drawn for decision, in random order: decide from the top, stop where you like, and save. "
+            "mlt audit --decisions reads rates from them that hold for any noise."
+        )
     body = (
         '<div class="tools"><input id="search" type="search" placeholder="Search examples and classes" '
         f'aria-label="search"><select id="class" aria-label="class"><option value="">all classes</option>{options}'
@@ -176,7 +187,7 @@ def issues(classes: Sequence[str], columns: Sequence[int], total: int, shown: in
         '<dialog id="zoom"><img id="large" alt=""><p id="about"></p></dialog>'
         "<noscript><p>The list needs JavaScript; the CSV file beside this page holds the same rows.</p></noscript>"
     )
-    return section("Labels to re-check", intro, body, key="issues")
+    return section("Labels to decide" if proposed else "Labels to re-check", intro, body, key="issues")
 
 
 @jax.jit

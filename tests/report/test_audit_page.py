@@ -11,7 +11,9 @@ from audited import CLASSES, EVIL, simulated_audit
 from PIL import Image
 
 from mlt_jax.audit.issues import find_label_issues
+from mlt_jax.cli import main
 from mlt_jax.report import audit_page
+from mlt_jax.transition import from_matrices
 
 # Two frames have been painted, so that what a script does on scrolling is done.
 SETTLED = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
@@ -19,6 +21,12 @@ UNFOLD = "document.querySelectorAll('details').forEach(d => { d.open = true; })"
 ROWS = """[...document.querySelectorAll('.issue')].sort((a, b) => a.ariaRowIndex - b.ariaRowIndex)
 .map(r => [r.querySelector('.who').textContent, r.querySelector('.what').textContent,
 Number(r.querySelector('.meter span').textContent.replace('> ', ''))])"""
+
+# Decides the rows from the second on, scrolling as it goes.
+DECIDE = """async (marks) => { for (const [k, mark] of marks.entries()) {
+const find = () => document.querySelector(`.issue[aria-rowindex="${k + 2}"] .${mark}`);
+while (!find()) { document.getElementById("view").scrollTop += 200; await new Promise(requestAnimationFrame); }
+find().click(); } }"""
 
 
 def total(page):
@@ -100,6 +108,44 @@ def test_decisions_are_saved_as_csv(show, audited):
     assert found == [(*first[:2], "flip"), (*second[:2], "keep")]
     assert all(int(line["given"]) + int(line["suggested"]) == 1 for line in lines)
     assert complaints == []
+
+
+def test_proposed_cells_are_decided_in_the_browser_saved_and_read_back(show, tmp_path, capsys):
+    audit = simulated_audit()
+    shape, files = audit.wrong.shape, [tmp_path / name for name in ("labels.npz", "probs.npz", "T.npz")]
+    clean = np.random.default_rng(1).random(shape) < 1 / (1 + np.exp(-audit.scores))
+    for path, name, values in zip(files, ("labels", "probs"), (audit.labels.values, audit.clean_probs), strict=False):
+        np.savez(path, **{name: values}, classes=np.array(CLASSES), ids=np.array(audit.ids))
+    from_matrices(audit.found.T, audit.labels).save(files[2])
+    command = ["audit", *map(str, files[:2]), "--transition", str(files[2]), "--out", str(tmp_path / "r.html")]
+    assert main([*command, "--propose", "50"]) == 0
+    with (tmp_path / "r.proposal.csv").open(newline="", encoding="utf-8") as file:
+        proposed = list(csv.DictReader(file))
+    page, complaints, _ = show(tmp_path / "r.html")
+    assert page.inner_text("#shown") == "200 of 200 cells"
+    assert page.locator(".meter span").count() == 0  # what the audit thinks would sway the decision
+    right = [clean[audit.ids.index(row["example"]), CLASSES.index(row["class"])] for row in proposed[:120]]
+    marks = ["k" if r == int(row["given"]) else "f" for r, row in zip(right, proposed, strict=False)]
+    page.click(f'.issue[aria-rowindex="1"] .{marks[0]}')
+    page.evaluate(DECIDE, marks[1:])
+    with page.expect_download() as saved:
+        page.click("#save")
+    with Path(saved.value.path()).open(newline="", encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    assert [(line["example"], line["class"]) for line in lines] == [(r["example"], r["class"]) for r in proposed]
+    assert [float(line["probability"]) for line in lines] == [float(row["probability"]) for row in proposed]
+    assert [bool(line["decision"]) for line in lines] == [True] * 120 + [False] * 80
+    assert complaints == []
+    capsys.readouterr()
+    assert main([*command, "--decisions", str(saved.value.path())]) == 0
+    assert "by 120 decisions" in capsys.readouterr().out
+    found = json.loads((tmp_path / "r.json").read_text())
+    low, high = found["share_interval"]
+    assert low <= (audit.labels.values != clean).mean() <= high
+    assert sum(row["decisions"] for row in found["classes"].values()) == 120
+    page, complaints, _ = show(tmp_path / "r.html")
+    assert complaints == []
+    assert "verified" in page.inner_text("#rates")
 
 
 def test_a_thumbnail_is_shown_and_enlarged(show, audited):
