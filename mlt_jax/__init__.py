@@ -10,6 +10,7 @@ from mlt_jax.estimator.counts import Tables, count
 from mlt_jax.estimator.crossfit import cross_val_logits
 from mlt_jax.estimator.curves import estimate_from_scores
 from mlt_jax.estimator.pairs import estimate_pair
+from mlt_jax.estimator.raters import Raters, RaterStatus, ask_next, estimate_raters, rater_array
 from mlt_jax.estimator.selection import losses_from_probs, select_clean
 from mlt_jax.estimator.solve import estimate_from_tables
 from mlt_jax.estimator.uncertainty import bootstrap
@@ -19,9 +20,9 @@ from mlt_jax.transition import Status, TransitionEstimate
 __version__ = "0.1.0"
 
 __all__ = [
-    "Audit", "Labels", "Status", "Tables", "TransitionEstimate", "as_labels", "audit_labels", "bootstrap",
-    "clean_labels", "count", "cross_val_logits", "cross_val_probs", "dual_t", "estimate", "estimate_all",
-    "estimate_from_scores", "estimate_from_tables", "estimate_pair", "find_label_issues", "from_cleanlab_joint",
-    "importance_weights", "issues_frame", "label_quality", "losses_from_probs", "noisy_sides", "select_clean",
-    "t_estimator", "to_cleanlab_joint",
+    "Audit", "Labels", "RaterStatus", "Raters", "Status", "Tables", "TransitionEstimate", "as_labels", "ask_next",
+    "audit_labels", "bootstrap", "clean_labels", "count", "cross_val_logits", "cross_val_probs", "dual_t", "estimate",
+    "estimate_all", "estimate_from_scores", "estimate_from_tables", "estimate_pair", "estimate_raters",
+    "find_label_issues", "from_cleanlab_joint", "importance_weights", "issues_frame", "label_quality",
+    "losses_from_probs", "noisy_sides", "rater_array", "select_clean", "t_estimator", "to_cleanlab_joint",
 ]  # fmt: skip
