@@ -54,6 +54,9 @@ _DECISIVE = 10.0
 _FEWEST = 10
 # Standard deviation of a rate of which nothing is known.
 _UNKNOWN = 12**-0.5
+# What labels of a long table look like as text.
+_CODES = {text: code for code, texts in ((0, "0 0.0 false"), (1, "1 1.0 true"), (-1, "-1 -1.0 nan none <na>"))
+          for text in texts.split()} | {"": -1}  # fmt: skip
 # Numbers held at a time (examples x classes x raters or degrees); bounds the memory.
 _CELLS = 2**24
 
@@ -242,7 +245,8 @@ def rater_array(
 
     Args:
       table: a DataFrame, or anything whose columns are had by name, such as a dict of lists.
-      example, column, rater, label: what the four columns are called. A label is 0 or 1; -1, NaN or None is a gap.
+      example, column, rater, label: what the four columns are called. A label is 0 or 1, a number, a bool or
+        text; an empty one, None, NaN or -1 is a gap.
       examples, classes: all names in the order of the result, such as the rows of `scores`; by default those that
         occur, sorted.
 
@@ -252,10 +256,13 @@ def rater_array(
     for name in (example, column, rater, label):
         if name not in table:
             raise ValueError(f'table: column "{name}" is missing; pass it, or say what it is called')
-    given = np.array([np.nan if value is None else value for value in table[label]], float)
-    given = np.where(np.isnan(given), -1, given)
-    if bad := np.flatnonzero(~np.isin(given, (-1, 0, 1))).tolist():
-        raise ValueError(f"table: row {bad[0]} has label {given[bad[0]]:g}; pass 0 or 1 (-1 or NaN: a gap)")
+    codes = [_CODES.get(str(value).strip().lower()) for value in table[label]]
+    if None in codes:
+        row = codes.index(None)
+        raise ValueError(
+            f"table: row {row} has label {list(table[label])[row]!s}; pass 0 or 1 (empty, NaN or -1: a gap)"
+        )
+    given = np.array(codes, np.int8)
     wanted = ((example, examples), (column, classes), (rater, None))
     names, places = zip(*(_places(table[name], known, name) for name, known in wanted), strict=True)
     labels = np.full([len(known) for known in names], -1, np.int8)

@@ -163,15 +163,14 @@ def test_cells_that_nobody_judged_have_the_prior(clear):
 
 
 def test_alpha_is_krippendorffs():
-    # Three units of two raters and one of three, by hand: values 1 1 | 0 0 | 0 1 | 1 1 0, one unit with a single value.
-    labels = np.array([[1, 1, -1], [0, 0, -1], [0, 1, -1], [1, 1, 0], [1, -1, -1]], np.int8)[:, None]
+    labels = np.full((N, Q, R), -1, np.int8)
+    # By hand: the values 1 1 | 0 0 | 0 1 | 1 1 0, and a cell with a single one, which does not count.
+    labels[:5, 0, :3] = [[1, 1, -1], [0, 0, -1], [0, 1, -1], [1, 1, 0], [1, -1, -1]]
+    labels[:4, 1] = [[0], [1], [0], [1]]
     found = estimate_raters(labels)
-    observed = (0 + 0 + 2 * 1 + 2 * 2 * 1 / 2) / 9
-    expected = 2 * 5 * 4 / (9 * 8)
-    np.testing.assert_allclose(found.alpha, 1 - observed / expected)
-    np.testing.assert_allclose(found.alpha_overall, found.alpha[0])
-    perfect = np.repeat(np.array([[0], [1], [0], [1], [1]], np.int8)[:, None], 3, 2)
-    np.testing.assert_allclose(estimate_raters(perfect).alpha, 1)
+    observed, expected = 2 * 1 + 2 * 2 * 1 / 2, 2 * 5 * 4 / 8
+    np.testing.assert_allclose(found.alpha, [1 - observed / expected, 1, 0, 0])
+    np.testing.assert_allclose(found.alpha_overall, 1 - observed / (expected + 2 * 10 * 10 / 19))
 
 
 def test_the_next_question_goes_to_the_best_rater_about_the_most_doubtful_cell(clear, found):
@@ -212,7 +211,7 @@ def test_costs_and_absent_raters_count(found):
     cheap = ask_next(found, cost=[1, 1, 1, 1, 1e-3])
     left = ~found.judged[cheap.example, cheap.column, 4]
     assert (cheap.rater[left] == 4).mean() > 0.9
-    with pytest.raises(ValueError, match="cost: .* pass positive numbers"):
+    with pytest.raises(ValueError, match=r"cost: .* pass positive numbers"):
         ask_next(found, cost=[1, 1, 0, 1, 1])
     with pytest.raises(ValueError, match=r"available: shape \(2,\); pass one value for each of the 5 raters"):
         ask_next(found, available=[True, False])
