@@ -9,8 +9,9 @@ others, one with many keeps its own.
 
 Graded: a label is present to a degree u, normal over the examples, and rater r says yes with probability
 sigmoid(a_r + b_r u). Doubtful examples divide the raters and strict raters differ from lenient ones, so mistakes are
-not independent. The clean label is what most raters of this panel would say: 1 where the mean probability of yes is
-above 1/2. T follows by averaging over u. Opinions, such as emotions in a text, are of this kind.
+not independent. The clean label is what most raters would say: 1 where the mean probability of yes is above 1/2, a mean
+that is only known with the error of a sample, these raters. T follows by averaging over u. Opinions, such as emotions
+in a text, are of this kind.
 
 With out-of-sample scores the model that made them is one more rater: the log odds of the clean label, or the mean of u,
 are linear in the score of the example (Raykar et al.).
@@ -79,7 +80,7 @@ class Raters(NamedTuple):
     status: Int[np.ndarray, "raters q"]  # see `RaterStatus`
     prior: Float[np.ndarray, "q"]  # P(clean = 1)
     clean_probs: Float[np.ndarray, "n q"]  # P(clean = 1 | all judgements, and the score); the prior if there are none
-    yes_probs: Float[np.ndarray, "n q"]  # P(one more rater of this panel says 1): soft labels
+    yes_probs: Float[np.ndarray, "n q"]  # P(one more rater says 1): soft labels
     alpha: Float[np.ndarray, "q"]  # Krippendorff's, nominal; 0 where all labels are alike or no cell has two
     alpha_overall: float  # of all classes: 1 - observed / expected disagreement, each summed over the classes
     graded: Bool[np.ndarray, "q"]  # which model: labels of degrees (True), or present and absent (False)
@@ -438,11 +439,16 @@ def _graded_one(y: Int8[Array, "n raters"], s: Float[Array, "n"], *, scored: boo
     state = jax.lax.while_loop(lambda state: (state[2] > _GRADED_TOLERANCE) & (state[3] < _GRADED_STEPS), step, state)
     ab, slope, _, _ = state
 
+    active = jnp.any(y >= 0, axis=0).astype(s.dtype)
+    active = active / jnp.maximum(jnp.sum(active), 1)
+
     def cut(ab: Float[Array, "raters 2"]) -> Float[Array, "u"]:
-        """1 above the degree at which half of the raters say yes, 0 below, a share for the step that contains it."""
-        p = yes(ab, fine)
-        rise = jnp.mean(ab[:, 1:] * p * (1 - p), axis=0) * (fine[1] - fine[0])
-        return jnp.clip(0.5 + (jnp.mean(p, axis=0) - 0.5) / jnp.maximum(rise, 1e-3), 0, 1)
+        """P(most raters say yes) by degree: the mean of this panel has the error of a sample of raters."""
+        p, share = yes(ab, fine), jnp.sum(active**2)
+        mean = active @ p
+        rise = (active @ (ab[:, 1:] * p * (1 - p))) * (fine[1] - fine[0])
+        error = (active @ (p - mean[None]) ** 2) * share / jnp.maximum(1 - share, share) + rise**2 / 12
+        return jax.scipy.stats.norm.cdf((mean - 0.5) / jnp.sqrt(error + 1e-6))
 
     def rates(ab: Float[Array, "raters 2"], slope: Float[Array, ""]) -> Float[Array, "raters 2"]:
         mass = seen @ jnp.exp(log_prior(slope, fine)) / jnp.maximum(jnp.sum(seen), 1)
@@ -460,9 +466,7 @@ def _graded_one(y: Int8[Array, "n raters"], s: Float[Array, "n"], *, scored: boo
     change = jnp.concatenate([to_ab.reshape(2 * raters, -1), to_slope.reshape(2 * raters, 1)], 1)
     variance = jnp.sum((change @ covariance) * change, axis=1).reshape(raters, 2)
     found = jnp.clip(rates(ab, slope), 1e-6, 1 - 1e-6)
-    return _Graded(
-        post @ cut(ab), post @ jnp.mean(p, axis=0), found, variance, slope, likelihood, _gain(post, p, cut(ab))
-    )
+    return _Graded(post @ cut(ab), post @ (active @ p), found, variance, slope, likelihood, _gain(post, p, cut(ab)))
 
 
 def _gain(

@@ -271,3 +271,23 @@ def test_wrong_input_is_named(clear, unchecked_shapes):
         estimate_raters(labels, scores=scores)
     with pytest.raises(ValueError, match="model: 'best'"):
         estimate_raters(labels, model="best")
+
+
+def test_emotions_are_graded_and_other_raters_agree_with_the_consensus(real_data):
+    labels = real_data("real/emotions_deu.npz")["raters"]
+    labels = labels[np.random.default_rng(0).permutation(len(labels))[:N]][:, [0, 2, 3, 4]]
+
+    def log_loss(p, out):
+        yes, no = (out == 1).sum(2), (out == 0).sum(2)
+        p = np.clip(p, 1e-3, 1 - 1e-3)
+        return -np.log(np.where(yes > no, p, 1 - p))[yes != no].mean()
+
+    loss = []
+    for half in ([0, 3, 6, 1, 8], [2, 4, 5, 7, 9]):  # each half of the raters predicts the majority of the other
+        inside, out = labels[:, :, half], np.delete(labels, half, 2)
+        found, clear = estimate_raters(inside), estimate_raters(inside, model="clear")
+        assert found.graded.sum() >= 3
+        share = (inside == 1).sum(2) / (inside >= 0).sum(2)
+        loss.append([log_loss(p, out) for p in (found.clean_probs, clear.clean_probs, share)])
+    ours, dawid_skene, votes = np.mean(loss, axis=0)
+    assert ours < 0.8 * min(dawid_skene, votes)
