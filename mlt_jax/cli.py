@@ -1,10 +1,11 @@
-"""The command `mlt`: estimate T, audit labels in files, apply decisions about them, show a run.
+"""The command `mlt`: estimate T, audit labels in files, apply decisions about them, compare raters, show a run.
 
 mlt estimate labels.npz --unselected cells.npz --out T.npz
 mlt audit labels.csv probs.csv --images DIR --out report.html
 mlt audit labels.csv probs.csv --propose 100 --out propose.html
 mlt audit labels.csv probs.csv --decisions decisions.csv --out report.html
 mlt apply labels.csv decisions.csv --out relabelled.csv
+mlt raters judgements.csv --out DIR
 mlt report RUN_DIR
 
 A wrong file gets one line and exit code 2.
@@ -40,6 +41,7 @@ from mlt_jax.audit.issues import Issues, find_label_issues
 from mlt_jax.audit.propose import Proposal, propose_cells
 from mlt_jax.audit.verified import Verified, recalibrate, refusal, verified
 from mlt_jax.estimator.counts import count
+from mlt_jax.estimator.raters import Raters, RaterStatus, RaterTable, ask_next, estimate_raters, rater_array
 from mlt_jax.estimator.solve import AGGREGATES, estimate_from_tables
 from mlt_jax.labels import ABSENT, CODINGS, UNKNOWN
 from mlt_jax.transition import Status, TransitionEstimate, check_assume
@@ -132,6 +134,20 @@ class ApplyCommand:
 
 
 @dataclasses.dataclass(frozen=True)
+class RatersCommand:
+    """How noisy is each rater? Writes OUT/raters.csv (T), OUT/consensus.csv and OUT/ask.csv (whom to ask next)."""
+
+    table: tyro.conf.Positional[Path]
+    """CSV with a line per judgement and the columns example, class, rater and label (0 or 1; empty: a gap)"""
+    out: Path
+    """folder"""
+    probs: Path | None = None
+    """predicted P(label = 1) for examples the model did not train on, with ids and class names: one more rater"""
+    most: int = 1000
+    """questions in ask.csv"""
+
+
+@dataclasses.dataclass(frozen=True)
 class ReportCommand:
     """The page of a run of experiments/run.py."""
 
@@ -144,6 +160,7 @@ Command = (
     Annotated[EstimateCommand, tyro.conf.subcommand("estimate")]
     | Annotated[AuditCommand, tyro.conf.subcommand("audit")]
     | Annotated[ApplyCommand, tyro.conf.subcommand("apply")]
+    | Annotated[RatersCommand, tyro.conf.subcommand("raters")]
     | Annotated[ReportCommand, tyro.conf.subcommand("report")]
 )
 
@@ -152,7 +169,8 @@ def main(args: list[str] | None = None) -> int:
     """The exit code: 0, or 2 with one line where a file or an option is wrong."""
     command = tyro.cli(Command, prog="mlt", args=args, description=__doc__)
     run: dict[type, Callable[[Any], None]] = {
-        EstimateCommand: run_estimate, AuditCommand: run_audit, ApplyCommand: run_apply, ReportCommand: run_report,
+        EstimateCommand: run_estimate, AuditCommand: run_audit, ApplyCommand: run_apply, RatersCommand: run_raters,
+        ReportCommand: run_report,
     }  # fmt: skip
     try:
         run[type(command)](command)
@@ -311,6 +329,63 @@ def run_apply(command: ApplyCommand) -> None:
     kept = {name: column for name, column in (("id", labels.ids), (command.groups, labels.groups)) if name and column}
     _write_labels(command.out, values, classes, kept)
     print(f"{flipped} labels flipped; {command.out}")
+
+
+def run_raters(command: RatersCommand) -> None:
+    """Reads, estimates, prints the agreement, writes."""
+    source = command.table
+    if not source.is_file():
+        raise ValueError(f"{source}: there is no such file")
+    with source.open(newline="", encoding="utf-8-sig") as file:
+        rows = list(csv.DictReader(file))
+    columns = {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
+    probs = None if command.probs is None else _probabilities(read_table(command.probs))
+    if probs and not (probs.ids and probs.classes):
+        raise ValueError(f"{command.probs}: no ids or no class names; add them, judgements are matched by name")
+    try:
+        table = rater_array(columns, examples=probs and probs.ids, classes=probs and probs.classes)
+    except ValueError as error:
+        raise ValueError(f"{source}: {str(error).removeprefix('table: ')}") from None
+    p = None if probs is None else np.clip(probs.values, 1e-6, 1 - 1e-6)
+    found = estimate_raters(table.labels, scores=None if p is None else np.log(p) - np.log1p(-p))
+    for name, alpha, graded in zip(table.classes, found.alpha, found.graded, strict=True):
+        print(f"{name:20} alpha {alpha:6.3f}  {'graded' if graded else 'clear'}")
+    written = _write_raters(command.out, table, found, command.most)
+    print(f"all classes: alpha {found.alpha_overall:.3f}; {', '.join(map(str, written))}")
+
+
+def _write_raters(out: Path, table: RaterTable, found: Raters, most: int) -> list[Path]:
+    """The files written: T per rater and class with 95 % intervals, the consensus, and whom to ask next."""
+    out.mkdir(parents=True, exist_ok=True)
+    ends, asked = found.interval(), ask_next(found, most=most)
+    files: dict[str, tuple[list[str], Any]] = {
+        "raters.csv": (
+            ["rater", "class", "rho_neg", "neg_low", "neg_high", "rho_pos", "pos_low", "pos_high", "status"],
+            (
+                [rater, name, *(f"{x:.4f}" for k in (0, 1) for x in (found.T[r, j, k, 1 - k], *ends[r, j, k])),
+                 RaterStatus(int(found.status[r, j])).name.lower()]
+                for r, rater in enumerate(table.raters) for j, name in enumerate(table.classes)
+            ),
+        ),
+        "consensus.csv": (
+            ["example", "class", "consensus", "p_right"],
+            (
+                [example, name, found.consensus[i, j], f"{found.right[i, j]:.4f}"]
+                for i, example in enumerate(table.examples) for j, name in enumerate(table.classes)
+            ),
+        ),
+        "ask.csv": (
+            ["example", "class", "rater", "gain_bits"],
+            (
+                [table.examples[i], table.classes[j], table.raters[r], f"{gain:.4f}"]
+                for i, j, r, gain in zip(*asked, strict=True)
+            ),
+        ),
+    }  # fmt: skip
+    for name, (header, rows) in files.items():
+        with (out / name).open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([header, *rows])
+    return [out / name for name in files]
 
 
 def run_report(command: ReportCommand) -> None:

@@ -288,9 +288,57 @@ def test_a_run_without_a_page_is_said_in_one_line(tmp_path, capsys):
     assert "no such run folder" in complaint(capsys)
 
 
+@pytest.fixture
+def judgements(data, tmp_path):
+    """Three raters' judgements of 300 examples and two classes, a line each, with gaps; beside probs.csv."""
+    _, probs, ids = data
+    rng = np.random.default_rng(1)
+    clean = (probs[:300, :2] > 0.5).astype(np.uint8)
+    seen = np.stack([flip(rng, clean, 0.05, rho) for rho in (0.1, 0.2, 0.4)], 2)
+    cells = [cell for cell in np.ndindex(seen.shape) if rng.random() < 0.8]
+    rows = [(ids[i], CLASSES[j], f"rater {r}", seen[i, j, r]) for i, j, r in cells]
+    pd.DataFrame(rows, columns=["example", "class", "rater", "label"]).to_csv(tmp_path / "judged.csv", index=False)
+    frame = pd.DataFrame(probs[:300, :2], columns=CLASSES[:2], index=pd.Index(ids[:300], name="id"))
+    frame.to_csv(tmp_path / "probs.csv")
+    return tmp_path, clean, set(cells)
+
+
+def test_raters_are_compared_from_a_long_table(judgements, data, capsys):
+    folder, clean, cells = judgements
+    arguments = ["raters", str(folder / "judged.csv"), "--out", str(folder / "out"), "--most", "50"]
+    assert main([*arguments, "--probs", str(folder / "probs.csv")]) == 0
+    assert "all classes: alpha 0." in capsys.readouterr().out
+    raters, consensus, ask = (pd.read_csv(folder / "out" / f"{name}.csv") for name in ("raters", "consensus", "ask"))
+    missed = raters.groupby("rater")["rho_pos"].mean()
+    assert missed["rater 0"] < missed["rater 1"] < missed["rater 2"]
+    assert (raters["pos_low"] <= raters["rho_pos"]).all()
+    assert set(raters["status"]) <= {"estimated", "pooled"}
+    right = consensus["consensus"].to_numpy().reshape(300, 2) == clean
+    assert right.mean() > 0.97
+    assert len(ask) == 50
+    place = {name: i for i, name in enumerate(data[2])}
+    asked = {(place[e], CLASSES.index(c), int(r[-1])) for e, c, r in ask[["example", "class", "rater"]].to_numpy()}
+    assert not asked & cells
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("example,class,rater\na,b,c\n", 'judged.csv: column "label" is missing'),
+        ("example,class,rater,label\na,b,c,2\n", "judged.csv: row 0 has label 2"),
+        ("example,class,rater,label\na,b,c,maybe\n", "judged.csv: row 0 has label maybe; pass 0 or 1"),
+        ("", 'judged.csv: column "example" is missing'),
+    ],
+)
+def test_a_wrong_table_of_judgements_gets_one_line(tmp_path, capsys, text, said):
+    (tmp_path / "judged.csv").write_text(text)
+    assert main(["raters", str(tmp_path / "judged.csv"), "--out", str(tmp_path / "out")]) == 2
+    assert said in complaint(capsys)
+
+
 def test_the_command_exists_and_explains_itself():
     done = subprocess.run([sys.executable, "-m", "mlt_jax.cli", "--help"], capture_output=True, text=True, check=True)
-    assert all(word in done.stdout for word in ("estimate", "audit", "apply", "report"))
+    assert all(word in done.stdout for word in ("estimate", "audit", "apply", "raters", "report"))
     wrong = subprocess.run([sys.executable, "-m", "mlt_jax.cli", "audit"], capture_output=True, text=True)
     assert wrong.returncode == 2
 
