@@ -1,6 +1,7 @@
 """Estimators of T from labels and losses, predictions or features: `estimate`, `estimate_all` and their parts."""
 
 from mlt_jax.estimator.anchors import dual_t, t_estimator
+from mlt_jax.estimator.assumption import assumption_test
 from mlt_jax.estimator.auto import estimate, noisy_sides
 from mlt_jax.estimator.blind import estimate_from_scores
 from mlt_jax.estimator.correlations import estimate_all

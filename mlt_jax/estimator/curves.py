@@ -20,7 +20,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from mlt_jax.transition import given_probability
 
@@ -55,26 +55,45 @@ class Curve(NamedTuple):
     misfit: Float[np.ndarray, "q"]  # chi-square per degree of freedom over 20 bins
 
 
+def _ranks(score: Float[Array, "n"], known: Bool[Array, "n"]) -> Float[Array, "n"]:
+    """Ranks of the known scores, from 0 to 1; equal scores share one."""
+    score = jnp.where(known, score, jnp.inf)
+    ordered, size = jnp.sort(score), jnp.maximum(jnp.sum(known), 1).astype(score.dtype)
+    below, upto = (jnp.searchsorted(ordered, score, side=side).astype(score.dtype) for side in ("left", "right"))
+    return (below + jnp.minimum(upto, size)) / (2 * size)
+
+
+def _cells(rank: Float[Array, "n"]) -> Int[Array, "n"]:
+    return jnp.minimum(rank * _BINS, _BINS - 1).astype(jnp.int32)
+
+
 @jax.jit
 def bin_scores(scores: Float[Array, "n q"], labels: Float[Array, "n q"], known: Bool[Array, "n q"]) -> Bins:
     """Up to 500 bins of neighbouring ranks per class; equal scores share a bin."""
 
     def one(score: Float[Array, "n"], y: Float[Array, "n"], known: Bool[Array, "n"]) -> Bins:
-        score = jnp.where(known, score, jnp.inf)
-        ordered = jnp.sort(score)
-        below, upto = (jnp.searchsorted(ordered, score, side=side).astype(y.dtype) for side in ("left", "right"))
-        size = jnp.maximum(jnp.sum(known), 1).astype(y.dtype)
-        rank = (below + jnp.minimum(upto, size)) / (2 * size)
-        cell = jnp.where(known, jnp.minimum(rank * _BINS, _BINS - 1).astype(jnp.int32), _BINS)
+        rank = _ranks(score, known)
+        cell = jnp.where(known, _cells(rank), _BINS)
         total, positives, ranks = (
             jax.ops.segment_sum(jnp.where(known, v, 0), cell, _BINS) for v in (jnp.ones_like(y), y, rank)
         )
-        middle = ranks / jnp.maximum(total, 1)
         empty = (jnp.arange(_BINS, dtype=y.dtype) + 0.5) / _BINS
-        normal = jax.scipy.special.ndtri(jnp.clip(jnp.where(total > 0, middle, empty), 1e-5, 1 - 1e-5))
-        return Bins(normal.astype(y.dtype), positives, total)
+        middle = jnp.where(total > 0, ranks / jnp.maximum(total, 1), empty)
+        return Bins(jax.scipy.special.ndtri(jnp.clip(middle, 1e-5, 1 - 1e-5)), positives, total)
 
     return jax.vmap(one, in_axes=1)(scores, labels, known)
+
+
+@jax.jit
+def at_scores(
+    values: Float[Array, "q b"], scores: Float[Array, "n q"], known: Bool[Array, "n q"]
+) -> Float[Array, "n q"]:
+    """The value of each example's bin, such as P(clean = 1)."""
+
+    def one(value: Float[Array, "b"], score: Float[Array, "n"], known: Bool[Array, "n"]) -> Float[Array, "n"]:
+        return value[_cells(_ranks(score, known))]
+
+    return jax.vmap(one, in_axes=(0, 1, 1), out_axes=1)(values, scores, known)
 
 
 def fit_curves(bins: Bins, assume: str = "general") -> Curve:
