@@ -20,7 +20,7 @@ from real_sets import Task, real_sets
 
 from mlt_jax import propose_cells, verified
 
-# Mean absolute error of rho_pos without decisions.
+# Mean absolute error of rho_pos without decisions that the ratio is against: assumed, not measured here.
 BLIND = {"emotions_deu": 0.20, "emotions_so": 0.14, "captions_voc": 0.125, "tags_flickr": 0.15}
 
 
@@ -32,6 +32,8 @@ class Options:
     """folder of the npz files"""
     draws: int = 200
     """per set, spread over its tasks"""
+    first: int = 1000
+    """seed of the first draw; the design was chosen on these sets with seeds 0 to 199"""
     budget: int = 100
     overall: int = 300
     suspects: float = 0.1
@@ -43,7 +45,7 @@ class Options:
 def measure(tasks: list[Task], options: Options) -> dict[str, Any]:
     """Means over the draws and classes of a set; pairs are rho_neg, rho_pos."""
     rates, shares = [], []
-    for draw in range(options.draws):
+    for draw in range(options.first, options.first + options.draws):
         task = tasks[draw % len(tasks)]
         known = task.observed & (task.better >= 0)
         inputs: dict[str, Any] = {"observed": known, "seed": draw}
