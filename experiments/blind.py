@@ -100,22 +100,20 @@ def rows(x: Components, labels: np.ndarray, seed: int, ablation: bool) -> Iterat
     """Each row's name and estimate; x are the features' principal components."""
     n, q = labels.shape
     scores = cross_val_logits(x, labels, seed=seed)
-    first = estimate_from_scores(scores, labels)
-    corrected = cross_val_logits(x, labels, seed=seed, T=first.T)
-    yield "sides", side_test(corrected, labels)
-    ours = estimate_from_scores(corrected, labels)
+    yield "sides", side_test(scores, labels)
+    ours = estimate_from_scores(scores, labels)
     yield "ours", ours
-    yield "ours, each class alone", estimate_from_scores(corrected, labels, share=False)
-    yield "ours, heads not corrected", first
-    yield "ours, both left out", estimate_from_scores(scores, labels, share=False)
+    yield "ours, each class alone", estimate_from_scores(scores, labels, share=False)
+    corrected = cross_val_logits(x, labels, seed=seed, T=ours.T)
+    yield "ours, heads corrected by T", estimate_from_scores(corrected, labels)
     anchors = as_matrices(jnp.asarray(quantile_anchors(scores, labels)))
     yield "quantile anchors", ours._replace(T=anchors, stderr=jnp.full((q, 2), jnp.nan))
     if not ablation:
         return
     y, everyone = jnp.asarray(labels, jnp.float32), jnp.ones((n, 1), bool)
-    seen = head_logits(x.values, y, jnp.ones((n, q), bool), everyone, jnp.zeros((q, 2)), 3e-3)[:, 0]
+    seen = head_logits(x.values, y, jnp.ones((n, q), bool), everyone, jnp.zeros((q, 2)), 0.03)[:, 0]
     yield "ours, heads not cross-fitted", estimate_from_scores(np.asarray(seen), labels)
-    yield "ours, other labels as inputs", estimate_from_scores(with_other_labels(x, labels, seed, first.T), labels)
+    yield "ours, other labels as inputs", estimate_from_scores(with_other_labels(x, labels, seed, ours.T), labels)
 
 
 def measure(options: Options, data: Dataset, x: Components, noise: str, seed: int) -> dict[str, Any]:
@@ -126,7 +124,8 @@ def measure(options: Options, data: Dataset, x: Components, noise: str, seed: in
         if isinstance(found, SideTest):
             result["sides"] = {key: value.tolist() for key, value in found._asdict().items()}
             continue
-        fields = {"rates": as_rates(found), "stderr": np.asarray(found.stderr), "status": np.asarray(found.status)}
+        fields = {"rates": as_rates(found), "interval": np.asarray(found.interval())}
+        fields |= {name: np.asarray(getattr(found, name)) for name in ("stderr", "status")}
         result["rows"][name] = {key: value.tolist() for key, value in fields.items()}
     return result
 
@@ -145,9 +144,11 @@ def report(dataset: str, results: dict[tuple[str, int], dict[str, Any]]) -> None
     covered: dict[str, dict[str, list[Any]]] = {way: {name: [] for name in names} for way in ways}
     for (noise, _), result in results.items():
         for way, row in result["rows"].items():
-            off, stderr = np.abs(np.array(row["rates"]) - result["truth"]), np.array(row["stderr"])
+            truth, interval, stderr = np.array(result["truth"]), np.array(row["interval"]), np.array(row["stderr"])
+            off = np.abs(np.array(row["rates"]) - truth)
+            inside = (truth >= interval[..., 0] - 1e-6) & (truth <= interval[..., 1] + 1e-6)
             error[way][noise].append(off.sum())
-            covered[way][noise].append(np.where(np.isfinite(stderr), off <= 1.96 * stderr, np.nan))
+            covered[way][noise].append(np.where(np.isfinite(stderr), inside, np.nan))
     for way in ways:
         mean = [np.mean(error[way][name]) if error[way][name] else np.nan for name in names]
         print(f"{way:29}" + "".join(f"{value:12.2f}" for value in [*mean[:8], sum(mean[:8]), *mean[8:]]))
@@ -191,7 +192,8 @@ def stress(data: Dataset, components: Components) -> None:
     for name, (inputs, given) in cases.items():
         found = mlt_jax.estimate(given, features=inputs)
         off, status = np.abs(as_rates(found) - truth), np.asarray(found.status)
-        inside = off <= 1.96 * np.asarray(found.stderr)
+        interval = np.asarray(found.interval())
+        inside = (truth >= interval[..., 0]) & (truth <= interval[..., 1])
         counts = ", ".join(f"{(status == s).sum()} {s.name.lower()}" for s in Status if (status == s).any())
         print(f"{name:24} error {off.sum():5.2f}, covered {100 * inside.mean():5.1f} %, {counts}", flush=True)
 

@@ -142,5 +142,4 @@ def test_swaps_are_found_in_real_images_and_class_dependent_noise_is_not_accused
     swapped = np.asarray(corrupt_pairwise(jax.random.key(1), clean, 0.2))
     assert (assumption_test(swapped, features=x).p < 0.05).mean() >= 0.8
     noisy = flip(np.random.default_rng(0), clean, 0.034, 0.4)
-    for labels in (clean, noisy):
-        assert (assumption_test(labels, features=x).p < 0.05).mean() <= 0.05
+    assert (assumption_test(noisy, features=x).p < 0.05).mean() <= 0.05
