@@ -40,6 +40,7 @@ from mlt_jax.audit.files import (
 from mlt_jax.audit.issues import Issues, find_label_issues
 from mlt_jax.audit.propose import Proposal, propose_cells
 from mlt_jax.audit.verified import Verified, recalibrate, refusal, verified
+from mlt_jax.estimator.assumption import assumption_test
 from mlt_jax.estimator.counts import count
 from mlt_jax.estimator.raters import Raters, RaterStatus, RaterTable, ask_next, estimate_raters, rater_array
 from mlt_jax.estimator.solve import AGGREGATES, estimate_from_tables
@@ -48,6 +49,9 @@ from mlt_jax.transition import Status, TransitionEstimate, check_assume
 
 ISSUE_COLUMNS = ("example", "class", "given", "suggested", "p_wrong", "decision")
 PROPOSAL_COLUMNS = (*ISSUE_COLUMNS, "probability")
+
+# With more classes the test of the assumption is left out: it fits a curve to each.
+MOST_TESTED = 200
 
 
 @dataclasses.dataclass(frozen=True)
@@ -254,6 +258,13 @@ def run_audit(command: AuditCommand) -> None:
         interval = None if answer is None else answer.interval
         issues = find_label_issues(audit, threshold=command.threshold)
         summary = class_summary(audit, issues, interval)
+        doubts = []
+        if len(audit.classes) <= MOST_TESTED:
+            tested = assumption_test(audit.labels, scores=audit.scores)
+            for entry, p, sentence in zip(summary.values(), tested.p, tested.sentences, strict=True):
+                entry["assumption"] = {"p": round(float(p), 6), "sentence": sentence}
+            doubts = [sentence for sentence, fired in zip(tested.sentences, tested.test, strict=True) if fired]
+            notes += doubts
         written = _write(command.out, audit, issues, summary, answer)
         if proposal is not None:
             written.append(_write_proposal(command.out.with_suffix(".proposal.csv"), audit, proposal))
@@ -262,7 +273,9 @@ def run_audit(command: AuditCommand) -> None:
         bar.set_description("making the page")
         title = command.title or f"Label audit of {command.labels.name}"
         shown: dict[str, Any] = dict(threshold=command.threshold, most=command.most, title=title)
-        page = audit_page(audit, command.out, images=command.images, interval=interval, proposal=proposal, **shown)
+        page = audit_page(
+            audit, command.out, images=command.images, interval=interval, proposal=proposal, doubts=doubts, **shown
+        )
         bar.update()
     print("\n".join([class_table(summary), *(["", *notes] if notes else [])]))
     print(f"\n{len(issues.wrong)} labels to re-check; {page}, {', '.join(map(str, written))}")

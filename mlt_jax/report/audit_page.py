@@ -1,6 +1,6 @@
 """The page of an audit."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ def audit_page(
     most: int = MOST_ISSUES,
     interval: Any = None,
     proposal: Proposal | None = None,
+    doubts: Sequence[str] = (),
     title: str = "Label audit",
 ) -> Path:
     """Where the page was written: noise per class, T, the evidence, and the labels to re-check.
@@ -35,6 +36,7 @@ def audit_page(
       losses: (epochs, n, q) or (n, q) of training, for the histograms; by default the losses of the predictions.
       threshold, most: which suspects are listed, see `find_label_issues`.
       interval: (q, 2, 2) of the rates, where they are not those of the estimate, as those of `verified`.
+      doubts: sentences of `assumption_test` about classes whose mistakes depend on other labels.
       proposal: cells to list for decision instead of the suspects, in their order and without P(wrong).
     """
     every = find_label_issues(audit, threshold=threshold)
@@ -71,6 +73,7 @@ def audit_page(
     parts = [
         tiles(numbers),
         sections.rates(audit.found, audit.classes, suspects=suspects, interval=interval, pick=True),
+        sections.assumption(audit.found, doubts),
         sections.issues(audit.classes, columns, len(every.wrong), len(issues.wrong), proposed=proposal is not None),
         sections.curves(audit, order),
         sections.heat_maps(audit.found, audit.classes, order),

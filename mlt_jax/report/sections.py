@@ -72,6 +72,8 @@ def heat_maps(found: TransitionEstimate, classes: Sequence[str], order: Sequence
 def curves(audit: Audit, order: Sequence[int]) -> str:
     """Share of given positives over the calibrated prediction, and the curve that T predicts."""
     T, cards = jnp.asarray(audit.found.T), []
+    counted = bool((np.asarray(audit.found.status) == Status.COUNTED).any())
+    T = jnp.broadcast_to(jnp.eye(2, dtype=T.dtype), T.shape) if counted else T  # predictions are of the given label
     for j in order[:MOST_CHARTS]:
         known = slice(None) if audit.labels.observed is None else audit.labels.observed[:, j]
         x = audit.slope[j] * audit.scores[known, j] + audit.offset[j]
@@ -86,9 +88,15 @@ def curves(audit: Audit, order: Sequence[int]) -> str:
         shown = (middle >= grid[0]) & (middle <= grid[-1])
         drawing = charts.curve(middle[shown], share[shown], fitted, grid, float(low), float(high))
         cards.append(f"<figure><h3>{escape(audit.classes[j])}</h3>{drawing}</figure>")
+    limits = (
+        "It does not level off: the rates were counted."
+        if counted
+        else "It levels off at the rate of falsely given labels below and at one minus the rate of missed ones above."
+    )
     intro = (
-        "Share of given positives (dots, twenty equal groups) over the calibrated prediction. The curve levels off at "
-        "the rate of falsely given labels below and at one minus the rate of missed ones above." + _cut(len(order))
+        "Share of given positives (dots, twenty equal groups) over the calibrated prediction, and the fitted curve. "
+        + limits
+        + _cut(len(order))
     )
     body = f'<div class="grid">{"".join(cards)}</div>' if cards else ""
     return section("Predictions against labels", intro, body, key="curves", folded=True)
@@ -159,6 +167,24 @@ def partners(audit: Audit, order: Sequence[int]) -> str:
     intro += such if decided else "T was estimated from the predictions; correlations are shown for comparison."
     body = f'<div class="grid wide">{"".join(cards)}</div>'
     return section("Correlated labels", intro + _cut(len(order)), body, key="partners", folded=True)
+
+
+def assumption(found: TransitionEstimate, doubts: Sequence[str]) -> str:
+    """Which kind of noise the rates suppose, and the classes in which mistakes depend on other labels."""
+    status = np.asarray(found.status)
+    if (status == Status.COUNTED).any():
+        intro = (
+            "Nothing levels off, as where people miss and confuse ambiguous examples: the rates were counted, by a rule "
+            "from other sets with real noise, and are only as sure as their wide intervals. Have a drawn sample decided "
+            "(mlt audit --propose) for rates that hold whatever the noise."
+        )
+    elif np.isin(status, (Status.POSTERIOR, Status.SHARED)).any():
+        intro = "Given labels level off at both ends of the score, as by noise that depends on the class alone."
+    else:
+        return ""
+    listed = "".join(f"<li>{escape(sentence)}</li>" for sentence in doubts)
+    body = f"<p>{intro}</p>" + (f"<p>Mistakes that depend on other labels:</p><ul>{listed}</ul>" if doubts else "")
+    return section("What the rates suppose", "", body, key="assumption")
 
 
 def issues(classes: Sequence[str], columns: Sequence[int], total: int, shown: int, *, proposed: bool = False) -> str:

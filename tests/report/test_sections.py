@@ -69,3 +69,14 @@ def test_losses_of_training_take_the_place_of_those_of_the_predictions(audit):
     own, given = sections.mixtures(audit, [0, 1, 2, 3]), sections.mixtures(audit, [0, 1, 2, 3], losses)
     assert own.count("<figure>") == given.count("<figure>") == 4
     assert own != given
+
+
+def test_the_page_says_which_noise_the_rates_suppose(audit):
+    doubt = "'cat' & 'dog': mistakes of the two go together."
+    for status, word in ((Status.COUNTED, "were counted"), (Status.POSTERIOR, "level off at both ends")):
+        found = audit.found._replace(status=np.full(len(audit.classes), status))
+        assert word in sections.assumption(found, ())
+        assert "&amp; &#x27;dog&#x27;: mistakes" in sections.assumption(found, [doubt])
+    assert sections.assumption(audit.found._replace(status=np.full(len(audit.classes), Status.FALLBACK)), ()) == ""
+    counted = audit._replace(found=audit.found._replace(status=np.full(len(audit.classes), Status.COUNTED)))
+    assert "does not level off" in sections.curves(counted, range(len(audit.classes)))
