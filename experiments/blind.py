@@ -146,9 +146,9 @@ def report(dataset: str, results: dict[tuple[str, int], dict[str, Any]]) -> None
         for way, row in result["rows"].items():
             truth, interval, stderr = np.array(result["truth"]), np.array(row["interval"]), np.array(row["stderr"])
             off = np.abs(np.array(row["rates"]) - truth)
-            inside = (truth >= interval[..., 0] - 1e-6) & (truth <= interval[..., 1] + 1e-6)
+            held = (truth >= interval[..., 0] - 1e-6) & (truth <= interval[..., 1] + 1e-6)
             error[way][noise].append(off.sum())
-            covered[way][noise].append(np.where(np.isfinite(stderr), inside, np.nan))
+            covered[way][noise].append(np.where(np.isfinite(stderr), held, np.nan))
     for way in ways:
         mean = [np.mean(error[way][name]) if error[way][name] else np.nan for name in names]
         print(f"{way:29}" + "".join(f"{value:12.2f}" for value in [*mean[:8], sum(mean[:8]), *mean[8:]]))

@@ -110,7 +110,8 @@ def rankings(task: Task) -> dict[str, np.ndarray]:
 def measure(tasks: list[Task]) -> dict[str, Any]:
     """Errors of all methods, coverage and width of our intervals, and average precisions on one set."""
     errors: dict[str, list[np.ndarray]] = {}
-    inside, widths, statuses, wrong, scores = [], [], [], [], {}
+    inside, widths, statuses, wrong = [], [], [], []
+    scores: dict[str, list[np.ndarray]] = {}
     for task in tasks:
         found = estimate_from_scores(task.scores, task.given, observed=task.observed)
         answers = {OURS: as_rates(found)}

@@ -174,9 +174,9 @@ def assumption(found: TransitionEstimate, doubts: Sequence[str]) -> str:
     status = np.asarray(found.status)
     if (status == Status.COUNTED).any():
         intro = (
-            "Nothing levels off, as where people miss and confuse ambiguous examples: the rates were counted, by a rule "
-            "from other sets with real noise, and are only as sure as their wide intervals. Have a drawn sample decided "
-            "(mlt audit --propose) for rates that hold whatever the noise."
+            "Nothing levels off, as where people miss and confuse ambiguous examples: the rates were counted, by a "
+            "rule from other sets with real noise, and are only as sure as their wide intervals. Have a drawn sample "
+            "decided (mlt audit --propose) for rates that hold whatever the noise."
         )
     elif np.isin(status, (Status.POSTERIOR, Status.SHARED)).any():
         intro = "Given labels level off at both ends of the score, as by noise that depends on the class alone."
