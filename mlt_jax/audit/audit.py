@@ -121,10 +121,9 @@ def audit_labels(
     if counted:  # noise prefers ambiguous examples: T passes no probabilities on, see `estimator.counting`
         frequency = jnp.asarray(y.sum(0) / np.maximum(known.sum(0), 1), jnp.float32)
         slope, offset = calibrate(jnp.asarray(scores), y, known, jnp.zeros_like(rates), frequency)
-        prediction = np.asarray(jax.nn.sigmoid(slope * scores + offset), float)
-        wrong = np.where(known, counted_wrong(prediction, y, np.asarray(rates), np.asarray(frequency)), 0).astype(
-            np.float32
-        )
+        prediction = np.asarray(jax.nn.sigmoid(slope[None] * jnp.asarray(scores) + offset[None]), float)
+        wrong = counted_wrong(prediction, y, np.asarray(rates), np.asarray(frequency))
+        wrong = np.where(known, wrong, 0).astype(np.float32)
     else:
         slope, offset = calibrate(jnp.asarray(scores), y, known, rates, found.prior.astype(jnp.float32))
         wrong = np.asarray(wrong_probability(jnp.asarray(scores), y, known, rates, slope, offset))

@@ -152,3 +152,20 @@ def test_wrong_labels_of_real_features_are_ranked_better_than_by_confidence(real
     wrong = (labels != data.labels).ravel()
     assert average_precision_score(wrong, audit.wrong.ravel()) > 0.78  # measured 0.807; the confidence of a head: 0.68
     assert abs(audit.wrong.sum() / wrong.sum() - 1) < 0.1
+
+
+def test_noise_that_prefers_ambiguous_examples_is_ranked_at_least_as_well_as_by_confidence():
+    rng = np.random.default_rng(21)
+    score = 2.5 * rng.normal(size=(4000, 12)) - 4
+    votes = rng.random((6, *score.shape)) < 1 / (1 + np.exp(-score))
+    given, better = votes[0].astype(int), (votes[1:].sum(0) > 2).astype(int)  # one person, most of five others
+    probs = 1 / (1 + np.exp(-score))
+    audit = audit_labels(given, probs=probs)
+    assert (np.asarray(audit.found.status) == Status.COUNTED).all()
+    assert np.isfinite(audit.wrong).all()
+    wrong = (given != better).ravel()
+    ours, confidence = (
+        average_precision_score(wrong, x.ravel()) for x in (audit.wrong, np.where(given == 1, 1 - probs, probs))
+    )
+    assert ours > 0.97 * confidence
+    assert abs(audit.wrong.mean() - wrong.mean()) < 0.06
