@@ -225,9 +225,10 @@ def simulated(options: Options) -> None:
                     yes = np.where(clean[:, :, None] == 1, 1 - truth[:, :, 1].T, truth[:, :, 0].T)
                     wanted = clean
                 else:
-                    a, b = rng.normal(-2, 1, (q, raters)), rng.uniform(1.5, 4, (q, raters))
-                    yes = 1 / (1 + np.exp(-a - b * rng.normal(size=(n, q, 1))))
-                    wanted = (yes.mean(2) > 0.5).astype(np.int8)
+                    u, more = rng.normal(size=(n, q, 1)), 200  # most of many raters, of whom the panel is a sample
+                    a, b = rng.normal(-2, 1, (q, more)), rng.uniform(1.5, 4, (q, more))
+                    yes = 1 / (1 + np.exp(-a - b * u))
+                    wanted, yes = (yes.mean(2) > 0.5).astype(np.int8), yes[:, :, :raters]
                     truth = np.stack(
                         [
                             (yes * (1 - wanted)[:, :, None]).sum(0) / (1 - wanted).sum(0)[:, None],

@@ -442,17 +442,18 @@ def _graded_one(y: Int8[Array, "n raters"], s: Float[Array, "n"], *, scored: boo
     active = jnp.any(y >= 0, axis=0).astype(s.dtype)
     active = active / jnp.maximum(jnp.sum(active), 1)
 
-    def cut(ab: Float[Array, "raters 2"]) -> Float[Array, "u"]:
-        """P(most raters say yes) by degree: the mean of this panel has the error of a sample of raters."""
+    def cut(ab: Float[Array, "raters 2"], shift: float = 0.0) -> Float[Array, "u"]:
+        """P(most raters say yes) by degree; the mean of this panel, off by `shift` errors, is that of a sample."""
         p, share = yes(ab, fine), jnp.sum(active**2)
         mean = active @ p
         rise = (active @ (ab[:, 1:] * p * (1 - p))) * (fine[1] - fine[0])
         error = (active @ (p - mean[None]) ** 2) * share / jnp.maximum(1 - share, share) + rise**2 / 12
-        return jax.scipy.stats.norm.cdf((mean - 0.5) / jnp.sqrt(error + 1e-6))
+        return jax.scipy.stats.norm.cdf((mean - 0.5) / jnp.sqrt(error + 1e-6) + shift)
 
-    def rates(ab: Float[Array, "raters 2"], slope: Float[Array, ""]) -> Float[Array, "raters 2"]:
+    def rates(ab: Float[Array, "raters 2"], slope: Float[Array, ""], shift: float = 0.0) -> Float[Array, "raters 2"]:
         mass = seen @ jnp.exp(log_prior(slope, fine)) / jnp.maximum(jnp.sum(seen), 1)
-        present, absent, p = mass * cut(ab) + 1e-9, mass * (1 - cut(ab)) + 1e-9, yes(ab, fine)
+        present, p = cut(ab, shift), yes(ab, fine)
+        absent, present = mass * (1 - present) + 1e-9, mass * present + 1e-9
         return jnp.stack([p @ absent / jnp.sum(absent), (1 - p) @ present / jnp.sum(present)], 1)
 
     post, likelihood = expect(ab, slope, fine)
@@ -465,6 +466,10 @@ def _graded_one(y: Int8[Array, "n raters"], s: Float[Array, "n"], *, scored: boo
     to_ab, to_slope = jax.jacobian(rates, argnums=(0, 1))(ab, slope)
     change = jnp.concatenate([to_ab.reshape(2 * raters, -1), to_slope.reshape(2 * raters, 1)], 1)
     variance = jnp.sum((change @ covariance) * change, axis=1).reshape(raters, 2)
+    # Other raters would draw the line elsewhere: Student's t of as many raters, as a multiple of the normal at 95 %.
+    freedom = jnp.maximum(1 / jnp.maximum(jnp.sum(active**2), 1e-6) - 1, 1)
+    student = 1 + 1 / freedom + 2.8 / freedom**2
+    variance += (student * (rates(ab, slope, 1.0) - rates(ab, slope, -1.0)) / 2) ** 2
     found = jnp.clip(rates(ab, slope), 1e-6, 1 - 1e-6)
     return _Graded(post @ cut(ab), post @ (active @ p), found, variance, slope, likelihood, _gain(post, p, cut(ab)))
 
