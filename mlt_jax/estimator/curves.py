@@ -48,7 +48,7 @@ class Curve(NamedTuple):
     """Fitted curves, a row per class."""
 
     rates: Float[np.ndarray, "q 2"]  # rho_neg, rho_pos
-    stderr: Float[np.ndarray, "q 2"]  # 0 where `assume` holds the rate at 0
+    stderr: Float[np.ndarray, "q 2"]  # 0 where `assume` holds the rate
     given: Float[np.ndarray, "q b"]  # P(given = 1) in each bin
     clean: Float[np.ndarray, "q b"]  # P(clean = 1) in each bin
     likelihood: Float[np.ndarray, "q"]  # log likelihood of the given labels
@@ -96,14 +96,14 @@ def at_scores(
     return jax.vmap(one, in_axes=(0, 1, 1), out_axes=1)(values, scores, known)
 
 
-def fit_curves(bins: Bins, assume: str = "general") -> Curve:
-    """Curves of all classes; `assume` holds rho_neg ("missing") or rho_pos ("partial") at 0.
+def fit_curves(bins: Bins, assume: str = "general", held: float = 0.0) -> Curve:
+    """Curves of all classes; `assume` holds rho_neg ("missing") or rho_pos ("partial") at `held`.
 
     Standard errors come from the whole information matrix, in float64, so a rate that the data leave open has a large
     one.
     """
     free = jnp.array({"general": (1, 1), "missing": (0, 1), "partial": (1, 0)}[assume], bins.rank.dtype)
-    fitted, information = _fit_all(bins, free)
+    fitted, information = _fit_all(bins, free, held * (1 - free))
     information = np.asarray(information, float)
     information[:, [0, 1], [0, 1]] += np.where(np.asarray(free) == 1, 0, 1e12)
     unit = np.sqrt(np.maximum(np.einsum("qii->qi", information), 1e-6))
@@ -144,7 +144,9 @@ def _segments(bins: Bins) -> Float[Array, "b 3"]:
     return jnp.stack([jnp.minimum(z, low), jnp.clip(z, low, high) - low, jnp.maximum(z, high) - high], axis=1)
 
 
-def _fit_one(bins: Bins, free: Float[Array, "2"]) -> tuple[dict[str, Array], Float[Array, "6 6"]]:
+def _fit_one(
+    bins: Bins, free: Float[Array, "2"], held: Float[Array, "2"]
+) -> tuple[dict[str, Array], Float[Array, "6 6"]]:
     """The curve of one class and the information about (rho_neg, rho_pos, three log slopes, offset)."""
     parts = _segments(bins)
     dtype = bins.rank.dtype
@@ -153,7 +155,7 @@ def _fit_one(bins: Bins, free: Float[Array, "2"]) -> tuple[dict[str, Array], Flo
         return jax.nn.sigmoid(parts @ jnp.exp(t[2:5]) + t[5])
 
     def given(t: Float[Array, "6"]) -> Float[Array, "b"]:
-        rho_neg, rho_pos = jax.nn.sigmoid(t[:2]) * free
+        rho_neg, rho_pos = jax.nn.sigmoid(t[:2]) * free + held
         return given_probability(clean(t), rho_neg, 1 - rho_neg - rho_pos)
 
     def penalty(t: Float[Array, "6"]) -> Array:
@@ -189,7 +191,7 @@ def _fit_one(bins: Bins, free: Float[Array, "2"]) -> tuple[dict[str, Array], Flo
     fits, values = jax.vmap(fit)(starts)
     t = fits[jnp.nanargmin(values)]
     p, c = given(t), clean(t)
-    rates = jax.nn.sigmoid(t[:2]) * free
+    rates = jax.nn.sigmoid(t[:2]) * free + held
     slope = (1 - jnp.sum(rates)) * c * (1 - c)
     jacobian = jnp.concatenate(
         [jnp.stack([1 - c, -c], 1) * free[None], slope[:, None] * parts * jnp.exp(t[None, 2:5]), slope[:, None]], 1
@@ -201,8 +203,10 @@ def _fit_one(bins: Bins, free: Float[Array, "2"]) -> tuple[dict[str, Array], Flo
 
 
 @jax.jit
-def _fit_all(bins: Bins, free: Float[Array, "2"]) -> tuple[dict[str, Array], Float[Array, "q 6 6"]]:
-    return jax.lax.map(partial(_fit_one, free=free), bins, batch_size=min(_CLASSES, len(bins.rank)))
+def _fit_all(
+    bins: Bins, free: Float[Array, "2"], held: Float[Array, "2"]
+) -> tuple[dict[str, Array], Float[Array, "q 6 6"]]:
+    return jax.lax.map(partial(_fit_one, free=free, held=held), bins, batch_size=min(_CLASSES, len(bins.rank)))
 
 
 def _misfit(given: Float[Array, "b"], bins: Bins) -> Float[Array, ""]:
