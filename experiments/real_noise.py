@@ -173,22 +173,25 @@ def table(results: dict[str, dict[str, Any]]) -> str:
 
 
 def figure(results: dict[str, dict[str, Any]], path: Path) -> None:
-    """Bars of the summed error, a group per set."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    import matplotlib.pyplot as plt
-
-    names = list(next(iter(results.values()))["error"])
-    fig, axis = plt.subplots(figsize=(9, 3.5), layout="constrained")
-    width = 0.8 / len(names)
-    for k, name in enumerate(names):
-        heights = [sum(result["error"][name]) for result in results.values()]
-        axis.bar(np.arange(len(results)) + k * width, heights, width, label=name)
-    axis.set_xticks(np.arange(len(results)) + 0.4 - width / 2, list(results))
-    axis.set_ylabel("error of rho_neg + rho_pos")
-    axis.legend(fontsize=7)
-    fig.savefig(path, metadata={"Date": None})
+    """Bars of the summed error as SVG, a group per set."""
+    names, scale, bar, left = list(next(iter(results.values()))["error"]), 220, 14, 40
+    colours = ("#2563eb", "#9ca3af", "#d97706", "#059669", "#7c3aed", "#db2777", "#78716c")
+    group = bar * (len(names) + 1)
+    parts = []
+    for g, (name, result) in enumerate(results.items()):
+        x = left + g * group
+        parts.append(f'<text x="{x}" y="{scale + 16}">{name}</text>')
+        for k, method in enumerate(names):
+            height = scale * sum(result["error"][method])
+            spot = f'x="{x + k * bar}" y="{scale - height:.1f}" width="{bar - 2}" height="{height:.1f}"'
+            parts.append(f'<rect {spot} fill="{colours[k % len(colours)]}"/>')
+    for k, method in enumerate(names):
+        y = scale + 36 + 16 * k
+        parts.append(f'<rect x="{left}" y="{y - 10}" width="10" height="10" fill="{colours[k % len(colours)]}"/>')
+        parts.append(f'<text x="{left + 16}" y="{y}">{method}: error of rho_neg + rho_pos</text>')
+    size = f'width="{left + group * len(results)}" height="{scale + 40 + 16 * len(names)}"'
+    style = 'font-family="sans-serif" font-size="11"'
+    path.write_text(f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>{"".join(parts)}</svg>\n')
 
 
 def main(options: Options) -> None:
