@@ -97,7 +97,8 @@ def test_95_percent_intervals_cover_the_truth(aggregate, keep):
         hit = np.abs(estimated - rates) <= 1.96 * np.asarray(found.stderr)
         inside.append(hit[np.isfinite(found.stderr).all(1)])
     coverage = np.concatenate(inside).mean(0)
-    assert ((coverage >= 0.92) & (coverage <= 0.98)).all(), coverage
+    # Next to 0 the errors of the mean are a little wide: a partner whose solution is clamped still counts in them.
+    assert ((coverage >= 0.92) & (coverage <= (0.985 if aggregate == "mean" else 0.98))).all(), coverage
 
 
 @pytest.mark.parametrize("rho_neg", [0.1, 0.0])  # with 0.0 many solutions are slightly negative and count as 0
