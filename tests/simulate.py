@@ -25,3 +25,12 @@ def unbiased(rng, *, n=5000, q=8, rho_neg=0.1, rho_pos=0.2, keep=1.0):
 def t_error(estimate, rho_neg, rho_pos):
     """The paper's summed estimation error."""
     return float(np.abs(np.asarray(estimate.rho_neg) - rho_neg).sum() + np.abs(estimate.rho_pos - rho_pos).sum())
+
+
+def scored(rng, *, n=5000, q=40, rho_neg=0.1, rho_pos=0.2, width=3):
+    """Scores and noisy labels of q independent classes whose clean posterior is logistic in the score."""
+    scores = width * rng.normal(size=(n, q)) - 2
+    clean = rng.random((n, q)) < 1 / (1 + np.exp(-scores))
+    chance = rng.random((n, q))
+    labels = np.where(clean, chance >= rho_pos, chance < rho_neg).astype(np.uint8)
+    return scores.astype(np.float32), labels

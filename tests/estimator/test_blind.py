@@ -1,21 +1,12 @@
 import numpy as np
 import pytest
-from simulate import t_error
+from simulate import scored, t_error
 
 from mlt_jax import Status, estimate, estimate_from_scores, noisy_sides
 from mlt_jax.estimator.blind import gather, plateau_weight, side_test
 from mlt_jax.estimator.curves import fit_curves
 from mlt_jax.labels import as_labels
 from mlt_jax.paper.noise import SETTINGS
-
-
-def scored(rng, *, n=5000, q=40, rho_neg=0.1, rho_pos=0.2, width=3):
-    """Scores and noisy labels of q independent classes whose clean posterior is logistic in the score."""
-    scores = width * rng.normal(size=(n, q)) - 2
-    clean = rng.random((n, q)) < 1 / (1 + np.exp(-scores))
-    chance = rng.random((n, q))
-    labels = np.where(clean, chance >= rho_pos, chance < rho_neg).astype(np.uint8)
-    return scores.astype(np.float32), labels
 
 
 def test_equal_rates_move_together_and_different_ones_stay_apart():

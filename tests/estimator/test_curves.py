@@ -1,21 +1,13 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from simulate import scored
 
 from mlt_jax.estimator.curves import bin_scores, fit_curves
 
 
-def scored(rng, *, n=5000, q=40, rho_neg=0.1, rho_pos=0.2, width=3.0):
-    """Scores and noisy labels of q independent classes whose clean posterior is logistic in the score."""
-    scores = width * rng.normal(size=(n, q)) - 2
-    clean = rng.random((n, q)) < 1 / (1 + np.exp(-scores))
-    chance = rng.random((n, q))
-    labels = np.where(clean, chance >= rho_pos, chance < rho_neg).astype(np.float32)
-    return scores.astype(np.float32), labels
-
-
 def bins_of(scores, labels):
-    return bin_scores(jnp.asarray(scores), jnp.asarray(labels), jnp.ones(scores.shape, bool))
+    return bin_scores(jnp.asarray(scores), jnp.asarray(labels, jnp.float32), jnp.ones(scores.shape, bool))
 
 
 def test_curves_recover_the_rates_and_their_errors():
