@@ -11,6 +11,7 @@ the set. cleanlab's rows are left out where it is not installed (`pip install 'm
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from real_sets import Task, real_sets
 from mlt_jax import audit_labels, dual_t, estimate, estimate_from_scores, t_estimator
 from mlt_jax.training.metrics import average_precision
 
+# Bins of P(wrong) in which it is compared with the share that is wrong.
+EDGES = (0, 0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 1)
 OURS, CLEANLAB = "ours", "cleanlab 2.9, confident joint"
 
 
@@ -107,6 +110,18 @@ def rankings(task: Task) -> dict[str, np.ndarray]:
     }
 
 
+def reliability(wrong: np.ndarray, probability: np.ndarray) -> list[tuple[int, float, float]]:
+    """Cells, mean P(wrong) and share of wrong labels in each bin of P(wrong)."""
+    cell = np.clip(np.searchsorted(EDGES, probability, side="right") - 1, 0, len(EDGES) - 2)
+    rows = []
+    for k in range(len(EDGES) - 1):
+        part = cell == k
+        size = int(part.sum())
+        expected, found = (float(v[part].mean()) if size else 0.0 for v in (probability, wrong))
+        rows.append((size, expected, found))
+    return rows
+
+
 def measure(tasks: list[Task]) -> dict[str, Any]:
     """Errors of all methods, coverage and width of our intervals, and average precisions on one set."""
     errors: dict[str, list[np.ndarray]] = {}
@@ -139,6 +154,7 @@ def measure(tasks: list[Task]) -> dict[str, Any]:
         "width": np.concatenate(widths).mean(0).tolist(),
         "status": statuses,
         "wrong": float(mistakes.mean()),
+        "reliability": reliability(mistakes, np.concatenate(scores[OURS])),
         "ranking": {name: ranked(mistakes, np.concatenate(parts)) for name, parts in scores.items()},
     }
 
@@ -169,6 +185,12 @@ def table(results: dict[str, dict[str, Any]]) -> str:
     }
     for name, cell in rows.items():
         lines.append(f"| {name} | " + " | ".join(cell(result) for result in results.values()) + " |")
+    lines += ["", "Share of wrong labels (and cells) where P(wrong) is in a range:", ""]
+    ranges = [f"{low:g} to {high:g}" for low, high in pairwise(EDGES)]
+    lines += ["| | " + " | ".join(ranges) + " |", "|---" * (len(ranges) + 1) + "|"]
+    for name, result in results.items():
+        cells = [f"{share:.2f} ({size:,})" if size else "" for size, _, share in result["reliability"]]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 

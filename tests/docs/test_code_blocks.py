@@ -63,6 +63,7 @@ def call(words, monkeypatch):
         cli.main(words[1:])
     else:
         monkeypatch.setattr(sys, "argv", words[1:])
+        monkeypatch.syspath_prepend(str((ROOT / words[1]).parent))  # as Python does
         runpy.run_path(str(ROOT / words[1]), run_name="__main__")
 
 
