@@ -74,7 +74,8 @@ def choose(
     partners = jnp.sum(valid)
     if aggregate == "mean":
         share = valid.astype(rates.dtype) / jnp.maximum(partners, 1).astype(rates.dtype)
-        return Choice((rates if bounded else raw) @ share, pair.prior @ share, partners)
+        # Half the derivative where a solution is set to zero: of max(0, x) that is what is expected next to 0.
+        return Choice((rates if bounded else (rates + raw) / 2) @ share, pair.prior @ share, partners)
     if aggregate == "first":
         chosen = jnp.argmin(jnp.where(valid, rank, q))
     else:

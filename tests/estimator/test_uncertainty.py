@@ -97,8 +97,7 @@ def test_95_percent_intervals_cover_the_truth(aggregate, keep):
         hit = np.abs(estimated - rates) <= 1.96 * np.asarray(found.stderr)
         inside.append(hit[np.isfinite(found.stderr).all(1)])
     coverage = np.concatenate(inside).mean(0)
-    # Next to 0 the errors of the mean are a little wide: a partner whose solution is clamped still counts in them.
-    assert ((coverage >= 0.92) & (coverage <= (0.985 if aggregate == "mean" else 0.98))).all(), coverage
+    assert ((coverage >= 0.92) & (coverage <= 0.98)).all(), coverage
 
 
 @pytest.mark.parametrize("rho_neg", [0.1, 0.0])  # with 0.0 many solutions are slightly negative and count as 0
@@ -129,6 +128,10 @@ def test_mean_of_partners_knows_that_they_share_examples(rho_neg):
     assert usable.sum() >= 6
     ours = np.asarray(found.stderr)[usable]
     together, independent = np.sqrt(variance(rates.mean(2))), np.sqrt(variance(rates).sum(1)) / 7
-    np.testing.assert_allclose(ours, together[usable], rtol=0.2)
-    assert 0.95 < np.exp(np.log(ours / together[usable]).mean()) < 1.05
+    ratio = ours / together[usable]
+    if rho_neg == 0:  # the jackknife is of solutions left negative; set to zero they vary half as much, or more
+        assert ((ratio[:, 0] > 0.45) & (ratio[:, 0] < 1.05)).all()
+        ratio = ratio[:, 1:]
+    assert (np.abs(ratio - 1) < 0.2).all()
+    assert 0.95 < np.exp(np.log(ratio).mean()) < 1.05
     assert np.abs(independent / together - 1)[usable].max() > 0.25  # what would come out if they shared none
