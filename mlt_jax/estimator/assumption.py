@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt8
 
-from mlt_jax.estimator.blind import gather
 from mlt_jax.estimator.crossfit import cross_val_logits
-from mlt_jax.estimator.curves import at_scores, fit_curves
+from mlt_jax.estimator.curves import Curve, at_scores, fit_curves
+from mlt_jax.estimator.evidence import Evidence, gather
 from mlt_jax.labels import Labels, as_labels, as_logits, as_matrix
 
 # An example belongs to the upper, lower end up to this P(clean label is the other one | score), by the curve.
@@ -41,6 +41,8 @@ _LEVEL = 0.05
 # Upper tails at which the distribution of the number of impure examples is cut into steps.
 _TAILS = (0.9, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 3e-3, 1e-3, 1e-4, 1e-6)
 _TESTS = ("missed", "instead", "false")
+# Swaps are the kind of noise from this share of the classes on; it is decided on so many classes, the most frequent.
+_MANY, _SAMPLE = 0.4, 64
 
 
 class AssumptionTest(NamedTuple):
@@ -107,19 +109,54 @@ def assumption_test(
         logits = cross_val_logits(features, checked, seed=seed)
     else:
         logits = as_logits(probs, checked) if probs is not None else as_matrix(scores, checked, name="scores")
-    upper, lower = _ends(logits, checked)
+    evidence = gather(logits, checked)
+    upper, lower = _ends(logits, checked, evidence, fit_curves(evidence.bins))
     return _verdict(upper, lower, checked)
 
 
-def _ends(scores: Float[np.ndarray, "n q"], labels: Labels) -> tuple[_End, _End]:
-    """The upper and the lower end of every class."""
-    evidence = gather(scores, labels)
-    curve = fit_curves(evidence.bins)
-    kept = np.maximum(1 - curve.rates.sum(1), 0)
-    known = np.ones(scores.shape, bool) if labels.observed is None else labels.observed
-    present = np.asarray(at_scores(curve.clean, scores, known))
-    testable = known & evidence.identifiable
-    given, unlikely = labels.values, known & (present < _LIKELY)
+class Swaps(NamedTuple):
+    """For which partners the labels of each class are swapped, and how often."""
+
+    partner: Int[np.ndarray, "q m"]
+    share: Float[np.ndarray, "q m"]  # of the missed labels of a class; 0 where the test of the pair did not fire
+
+
+def find_swaps(scores: Float[np.ndarray, "n q"], labels: Labels, evidence: Evidence, curve: Curve) -> Swaps | None:
+    """What labels are swapped for, if that is what the noise is: if 40 % of the classes and at least 2 show it.
+
+    A swap is a class missed at its upper end with the partner given in its place. The share is how much more often the
+    partner is given where the class is missed than where it is not.
+    """
+
+    def test(part: np.ndarray) -> tuple[_End, np.ndarray]:
+        upper, _ = _ends(scores, labels, evidence, curve, part)
+        return upper, upper.use & (upper.p * upper.use.sum(1, keepdims=True) < _LEVEL)
+
+    most = np.argsort(-evidence.frequency * evidence.identifiable, kind="stable")[:_SAMPLE]
+    upper, found = test(most)
+    involved = {int(k) for j, m in np.argwhere(found) for k in (j, upper.partner[j, m])}
+    if len(involved) < max(2, _MANY * min(len(most), evidence.identifiable.sum())):
+        return None
+    upper, found = test(np.arange(len(evidence.frequency)))
+    missed, beside = upper.both / np.maximum(upper.odd, 1), upper.beside - upper.both
+    share = missed - beside / np.maximum(upper.size - upper.odd, 1)
+    return Swaps(upper.partner, np.where(found, np.clip(share, 0, 1), 0))
+
+
+def _ends(
+    scores: Float[np.ndarray, "n q"],
+    labels: Labels,
+    evidence: Evidence,
+    curve: Curve,
+    classes: Int[np.ndarray, "k"] | slice = slice(None),
+) -> tuple[_End, _End]:
+    """The upper and the lower end of the classes, beside each other."""
+    given, clean = labels.values[:, classes], curve.clean[classes]
+    kept = np.maximum(1 - curve.rates[classes].sum(1), 0)
+    known = np.ones(given.shape, bool) if labels.observed is None else labels.observed[:, classes]
+    present = np.asarray(at_scores(clean, scores[:, classes], known))
+    testable = known & evidence.identifiable[classes]
+    unlikely = known & (present < _LIKELY)
     upper = _count(np.where(testable, 1 - present, 1), given == 0, kept, given, unlikely, 0)
     lower = _count(np.where(testable, present, 1), given == 1, kept, given, known, 1)
     return upper, lower

@@ -4,7 +4,9 @@ Two models are fitted. *Class-dependent* noise leaves plateaus: P(given = 1 | sc
 1 - rho_pos, and `estimator.curves` reads both. Noise that prefers *ambiguous* examples leaves none, and
 `estimator.counting` counts contradictions instead. No likelihood can decide between them where the ends of the score
 are not pure. What tells them apart is how much of the label's uncertainty the plateaus explain, over all classes
-(`plateau_weight`): nearly all of it on simulated class-dependent noise, next to nothing on real labels.
+(`plateau_weight`): nearly all of it on simulated class-dependent noise, next to nothing on real labels. Labels that are
+*swapped* for others leave traces of their own (`estimator.assumption`): where most classes show them, the curve is read
+too, and rho_neg is at least what the swaps make.
 
 Rates of several classes are shrunk towards each other under the class-dependent model (empirical Bayes): they are
 modelled as draws from a common distribution whose variance is estimated, so rates that differ beyond their errors stay
@@ -17,9 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float
 
+from mlt_jax.estimator.assumption import Swaps, find_swaps
 from mlt_jax.estimator.counting import count_rates
-from mlt_jax.estimator.curves import Bins, Curve, bin_scores, fit_curves
-from mlt_jax.labels import Labels, as_labels, as_matrix
+from mlt_jax.estimator.curves import Bins, Curve, fit_curves
+from mlt_jax.estimator.evidence import gather
+from mlt_jax.labels import as_labels, as_matrix
 from mlt_jax.transition import Status, TransitionEstimate, as_matrices, check_assume, implied_prior
 
 # Least standard deviation of the rates over classes: part of their errors is common and does not show in their spread.
@@ -30,7 +34,8 @@ _LEAST_ERROR, _PROPORTIONAL, _INFLATION = 0.005, np.array([0.015, 0.05]), 1.3
 _OWN_EVIDENCE = 0.1
 # Where the weight of the class-dependent model is one half, and how steeply it changes there (see `plateau_weight`).
 _PLATEAU, _STEEPNESS = 0.13, 8
-_FEWEST, _SIZE = 10, 0.05
+# Standard errors of both rates where labels are swapped, in proportion.
+_SWAP_ERROR = 0.4
 # Rates of a side that count as none in `side_test`: real labels are never quite clean, nor the curve quite right.
 _NEGLIGIBLE = (0.005, 0.02)
 
@@ -40,15 +45,6 @@ class SideTest(NamedTuple):
 
     by_class: Float[np.ndarray, "q 2"]  # NaN where the rates are not identifiable
     overall: Float[np.ndarray, "2"]  # of all identifiable classes together; NaN if there are none
-
-
-class Evidence(NamedTuple):
-    """Labels and scores of all classes, prepared for the fits."""
-
-    bins: Bins
-    enough: Bool[np.ndarray, "q"]  # at least 10 given positives and negatives
-    identifiable: Bool[np.ndarray, "q"]  # enough, and the scores predict the labels
-    frequency: Float[np.ndarray, "q"]  # P(given = 1)
 
 
 def estimate_from_scores(
@@ -72,8 +68,8 @@ def estimate_from_scores(
     Returns:
       Estimates with one status per class.
 
-      - `POSTERIOR`: noise looks class-dependent, the rates are the limits of the curve; `SHARED` if the class's own
-        evidence weighs less than a tenth beside that of the others.
+      - `POSTERIOR`: noise looks class-dependent, or labels are swapped; the rates are the limits of the curve, with the
+        swaps that were found. `SHARED` if the class's own evidence weighs less than a tenth beside that of the others.
       - `COUNTED`: no plateaus, the rates are counted; intervals are as wide as that rule's errors on real sets.
       - `TOO_FEW` with fewer than 10 given positives or negatives, `UNIDENTIFIABLE` where the scores do not predict the
         labels (5 % false discoveries over the classes). In these T has the mean rates of the other classes, or is the
@@ -87,7 +83,8 @@ def estimate_from_scores(
     curve = fit_curves(evidence.bins, assume)
     found = evidence.identifiable
     free = np.array([assume != "missing", assume != "partial"])
-    weight = plateau_weight(curve, evidence.bins, found)
+    swaps = find_swaps(as_matrix(scores, checked, name="scores"), checked, evidence, curve) if free.all() else None
+    weight = plateau_weight(curve, evidence.bins, found) if swaps is None else 1.0
     stderr = np.where(free, np.maximum(curve.stderr, _LEAST_ERROR), 0)
     own = np.ones_like(stderr)
     rates = np.asarray(curve.rates, float)
@@ -95,6 +92,10 @@ def estimate_from_scores(
         rates, stderr, own = _shrink(rates, np.where(free, stderr, 1), found)
         rates, stderr = np.where(free, np.clip(rates, 0, None), 0), np.where(free, stderr, 0)
     stderr = np.hypot(_INFLATION * np.minimum(stderr, 0.3), _PROPORTIONAL * rates)
+    if swaps is not None:
+        rho_neg, error = _swapped(rates, evidence.frequency, swaps)
+        stderr = np.hypot(stderr, np.stack([error, _SWAP_ERROR * rates[:, 1]], axis=1))
+        rates[:, 0] = np.maximum(rates[:, 0], rho_neg)
     counted = count_rates(curve, evidence.bins)
     rates = np.where(free, weight * rates + (1 - weight) * counted.rates, 0)
     stderr = np.where(free, weight * stderr + (1 - weight) * counted.stderr, 0)
@@ -169,29 +170,16 @@ def side_test(scores: Any, labels: Any, *, observed: Any = None, coding: str = "
     return SideTest(np.where(found[:, None], p, np.nan), overall if m else np.full(2, np.nan))
 
 
-def gather(scores: Any, labels: Labels) -> Evidence:
-    """Bins of all classes, and which of them can be identified.
+def _swapped(rates: np.ndarray, frequency: np.ndarray, swaps: Swaps) -> tuple[np.ndarray, np.ndarray]:
+    """rho_neg by the swaps alone, and its error. Scores that see the partner keep swaps out of the curve's lower end.
 
-    The scores of a class predict its labels if a given positive outranks a given negative more often than by chance
-    (Mann and Whitney's test, one-sided), with at most 5 % false discoveries over the classes (Benjamini and Hochberg).
+    Missed labels whose partner the test did not find may have gone to any class; the error holds their mean.
     """
-    from scipy.stats import norm
-
-    s = jnp.asarray(as_matrix(scores, labels, name="scores"))
-    known = jnp.asarray(labels.observed if labels.observed is not None else np.ones(s.shape, bool))
-    bins = bin_scores(s, jnp.asarray(labels.values, s.dtype), known)
-    positives, total = (np.asarray(v, float) for v in (bins.positives, bins.total))
-    negatives = total - positives
-    count, others = positives.sum(1), negatives.sum(1)
-    enough = (count >= _FEWEST) & (others >= _FEWEST)
-    wins = (positives * (np.cumsum(negatives, 1) - negatives / 2)).sum(1)
-    pairs, ties = count * others, (total**3).sum(1) / np.maximum(total.sum(1), 1) ** 2
-    deviation = np.sqrt(np.maximum(pairs / 12 * (total.sum(1) + 1 - ties), 1e-9))
-    p = np.where(enough, norm.sf((wins - pairs / 2) / deviation), np.nan)
-    ordered = np.sort(p[enough])
-    passed = ordered <= _SIZE * np.arange(1, len(ordered) + 1) / max(len(ordered), 1)
-    largest = ordered[passed].max() if passed.any() else -1.0
-    return Evidence(bins, enough, enough & (p <= largest), count / np.maximum(total.sum(1), 1))
+    prior = np.clip((frequency - rates[:, 0]) / np.maximum(1 - rates.sum(1), 0.05), 0, 0.99)
+    missed, received = prior * rates[:, 1], np.zeros(len(prior))
+    np.add.at(received, swaps.partner, missed[:, None] * swaps.share)
+    elsewhere = (missed * np.clip(1 - swaps.share.sum(1), 0, 1)).mean()
+    return received / (1 - prior), np.hypot(_SWAP_ERROR * received, elsewhere) / (1 - prior)
 
 
 def _shrink(rates: np.ndarray, stderr: np.ndarray, found: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -5,6 +5,10 @@ from paths import DATA
 from simulate import flip
 
 from mlt_jax import assumption_test
+from mlt_jax.estimator.assumption import find_swaps
+from mlt_jax.estimator.curves import fit_curves
+from mlt_jax.estimator.evidence import gather
+from mlt_jax.labels import as_labels
 from mlt_jax.paper.noise import corrupt_pairwise
 
 CLASSES = ["cat", "dog", "tree", "car", "boat", "sky"]
@@ -38,6 +42,24 @@ def test_swapped_pairs_are_found_and_named():
     assert (found.p < 0.05).all()
     for j, (test, partner) in enumerate(zip(found.test, found.partner, strict=True)):
         assert (test, partner) in (("missed", (j + 1) % 6), ("instead", (j - 1) % 6))
+
+
+def test_most_swaps_are_found_with_their_share_and_class_dependent_noise_has_none():
+    rng = np.random.default_rng(5)
+    scores, clean = scored(rng)
+    swapped, flipped = np.asarray(corrupt_pairwise(jax.random.key(1), clean, 0.3)), flip(rng, clean, 0.05, 0.3)
+
+    def swaps(given):
+        labels = as_labels(given)
+        evidence = gather(scores, labels)
+        return find_swaps(scores, labels, evidence, fit_curves(evidence.bins))
+
+    found = swaps(swapped)
+    share = np.array([found.share[j][found.partner[j] == (j + 1) % 6].sum() for j in range(6)])
+    assert (share > 0).sum() >= 4
+    assert share[share > 0].mean() > 0.5
+    np.testing.assert_allclose(found.share.sum(1), share)  # nothing is found beside the partners
+    assert swaps(flipped) is None
 
 
 def test_labels_given_many_at_a_time_are_found_at_the_lower_end():
