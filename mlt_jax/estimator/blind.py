@@ -30,6 +30,8 @@ from mlt_jax.transition import Status, TransitionEstimate, as_matrices, check_as
 _LEAST_SPREAD = 0.01
 # Least standard error of a rate, and its part in proportion to the rate: the curve is only approximately right.
 _LEAST_ERROR, _PROPORTIONAL, _INFLATION = 0.005, np.array([0.015, 0.05]), 1.3
+# How much of the spread of the rates over classes may be due to classes whose best scores are not pure.
+_DOUBTED = np.array([0.0, 0.5])
 # A class whose own evidence weighs less than this beside that of the others has status SHARED.
 _OWN_EVIDENCE = 0.1
 # Where the weight of the class-dependent model is one half, and how steeply it changes there (see `plateau_weight`).
@@ -89,7 +91,8 @@ def estimate_from_scores(
     own = np.ones_like(stderr)
     rates = np.asarray(curve.rates, float)
     if share and found.sum() >= 4:
-        rates, stderr, own = _shrink(rates, np.where(free, stderr, 1), found)
+        rates, stderr, own, spread = _shrink(rates, np.where(free, stderr, 1), found)
+        stderr = np.hypot(stderr, _DOUBTED * np.maximum(spread - _LEAST_SPREAD, 0))
         rates, stderr = np.where(free, np.clip(rates, 0, None), 0), np.where(free, stderr, 0)
     stderr = np.hypot(_INFLATION * np.minimum(stderr, 0.3), _PROPORTIONAL * rates)
     if swaps is not None:
@@ -182,9 +185,10 @@ def _swapped(rates: np.ndarray, frequency: np.ndarray, swaps: Swaps) -> tuple[np
     return received / (1 - prior), np.hypot(_SWAP_ERROR * received, elsewhere) / (1 - prior)
 
 
-def _shrink(rates: np.ndarray, stderr: np.ndarray, found: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Posterior means, their errors and the weight of each class's own rate; the variance over classes is Paule and
-    Mandel's (1982). Classes that are not `found` get the mean over the others, with weight 0.
+def _shrink(rates: np.ndarray, stderr: np.ndarray, found: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Posterior means, their errors, the weight of each class's own rate, and the standard deviation over classes.
+
+    The latter is Paule and Mandel's (1982). Classes that are not `found` get the mean over the others, with weight 0.
     """
     use = found[:, None]
     variance = np.where(use, stderr**2, 1.0)
@@ -203,4 +207,5 @@ def _shrink(rates: np.ndarray, stderr: np.ndarray, found: np.ndarray) -> tuple[n
     mean, weight = weighted_mean(between)
     shrinkage = np.where(use, variance / (variance + between), 1.0)
     posterior = np.where(use, (1 - shrinkage) * variance, between)
-    return shrinkage * mean + (1 - shrinkage) * rates, np.sqrt(posterior + shrinkage**2 / weight.sum(0)), 1 - shrinkage
+    error = np.sqrt(posterior + shrinkage**2 / weight.sum(0))
+    return shrinkage * mean + (1 - shrinkage) * rates, error, 1 - shrinkage, np.sqrt(between)
