@@ -2,7 +2,7 @@
 
     python experiments/blind.py --data DIR [--dataset voc2007] [--seeds 0 1 2] [--ablation | --stress]
 
-DIR holds `voc2007_features.npz` and `voc2007_labels.npz` (or those of VOC2012). Noise: the paper's eight settings,
+DIR holds `voc2007_features.npz` and `voc2007_labels.npz` (or those of VOC2012), or `coco_features.npz`. Noise: the paper's eight settings,
 rates that differ by class (uniform on [0, 0.4], each side), and pair-wise noise (against the rates that came about).
 Results are kept in `--workdir`, a file per noise and seed; what is there is not computed again.
 """
@@ -136,7 +136,7 @@ def report(dataset: str, results: dict[tuple[str, int], dict[str, Any]]) -> None
     print(f"\n{dataset}: sum over classes of |error of rho_neg| + |error of rho_pos|, mean over seeds")
     print(f"{'':29}" + "".join(f"{name:>12}" for name in [*names[:8], "sum of 8", *names[8:]]))
     for name in ("Our estimator", "Our estimator gold"):
-        printed = tables()[f"est_{dataset.replace('voc', 'VOC')}"]
+        printed = tables()["est_MSCOCO" if dataset == "coco" else f"est_{dataset.replace('voc', 'VOC')}"]
         row = [value.mean for one in printed.rows if one.method == name for value in one.values]
         print(f"{f'paper: {name}':29}" + "".join(f"{value:12.2f}" for value in [*row, sum(row)]))
     ways = list(dict.fromkeys(way for result in results.values() for way in result["rows"]))
@@ -198,9 +198,19 @@ def stress(data: Dataset, components: Components) -> None:
         print(f"{name:24} error {off.sum():5.2f}, covered {100 * inside.mean():5.1f} %, {counts}", flush=True)
 
 
+def part_of_coco(folder: Path) -> Dataset:
+    """The 33,347 images of COCO's train2014 whose quantised components and packed labels are in `coco_features.npz`."""
+    with np.load(folder / "coco_features.npz") as file:
+        classes, ids = (tuple(map(str, file[name])) for name in ("classes", "train_names"))
+        labels = np.unpackbits(file["train_labels"], axis=1)[:, : len(classes)]
+        return Dataset("coco", ids, classes, labels, features=file["train_features"] * file["scale"])
+
+
 def main(options: Options) -> None:
     """Measures what is not there yet and prints the tables."""
-    data, begin = load(options.dataset, features=options.data), time.monotonic()
+    begin = time.monotonic()
+    of_coco = options.dataset == "coco"
+    data = part_of_coco(options.data) if of_coco else load(options.dataset, features=options.data)
     x = principal_components(data.features, len(data.ids))
     if options.stress:
         return stress(data, x)
