@@ -2,9 +2,9 @@
 
     python experiments/blind.py --data DIR [--dataset voc2007] [--seeds 0 1 2] [--ablation | --stress]
 
-DIR holds `voc2007_features.npz` and `voc2007_labels.npz` (or those of VOC2012), or `coco_features.npz`. Noise: the paper's eight settings,
-rates that differ by class (uniform on [0, 0.4], each side), and pair-wise noise (against the rates that came about).
-Results are kept in `--workdir`, a file per noise and seed; what is there is not computed again.
+DIR holds `voc2007_features.npz` and `voc2007_labels.npz` (or those of VOC2012), or `coco_features.npz`. Noise: the
+paper's eight settings, rates that differ by class (uniform on [0, 0.4], each side), and pair-wise noise (against the
+rates that came about). Results are kept in `--workdir`, a file per noise and seed; what is there is not computed again.
 """
 
 import json
