@@ -5,7 +5,8 @@
 DIR holds the sets of `real_sets.py`, which says what the better labels are: agreement of people or experts, not truth.
 Every method gets the same out-of-sample predictions, of ridge logistic heads on the features, or those that come with
 the set. cleanlab's rows are left out where it is not installed (`pip install 'mlt_jax[bench]'`). Writes
-`real_noise.json`, `real_noise.md` and `real_noise.svg`. About 2 minutes on 2 cores.
+`real_noise.json`, `real_noise.md`, `real_noise.svg` (errors) and `real_reliability.svg` (P(wrong) beside the share that
+is wrong). About 2 minutes on 2 cores.
 """
 
 import json
@@ -25,6 +26,9 @@ from mlt_jax.training.metrics import average_precision
 # Bins of P(wrong) in which it is compared with the share that is wrong.
 EDGES = (0, 0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 1)
 OURS, CLEANLAB = "ours", "cleanlab 2.9, confident joint"
+COLOURS = ("#2563eb", "#9ca3af", "#d97706", "#059669", "#7c3aed", "#db2777", "#78716c")
+# Fewest cells of a bin that is drawn.
+FEWEST = 20
 
 
 @dataclass(frozen=True)
@@ -197,7 +201,6 @@ def table(results: dict[str, dict[str, Any]]) -> str:
 def figure(results: dict[str, dict[str, Any]], path: Path) -> None:
     """Bars of the summed error as SVG, a group per set."""
     names, scale, bar, left = list(next(iter(results.values()))["error"]), 220, 14, 40
-    colours = ("#2563eb", "#9ca3af", "#d97706", "#059669", "#7c3aed", "#db2777", "#78716c")
     group = bar * (len(names) + 1)
     parts = []
     for g, (name, result) in enumerate(results.items()):
@@ -206,14 +209,36 @@ def figure(results: dict[str, dict[str, Any]], path: Path) -> None:
         for k, method in enumerate(names):
             height = scale * sum(result["error"][method])
             spot = f'x="{x + k * bar}" y="{scale - height:.1f}" width="{bar - 2}" height="{height:.1f}"'
-            parts.append(f'<rect {spot} fill="{colours[k % len(colours)]}"/>')
+            parts.append(f'<rect {spot} fill="{COLOURS[k % len(COLOURS)]}"/>')
     for k, method in enumerate(names):
         y = scale + 36 + 16 * k
-        parts.append(f'<rect x="{left}" y="{y - 10}" width="10" height="10" fill="{colours[k % len(colours)]}"/>')
+        parts.append(f'<rect x="{left}" y="{y - 10}" width="10" height="10" fill="{COLOURS[k % len(COLOURS)]}"/>')
         parts.append(f'<text x="{left + 16}" y="{y}">{method}: error of rho_neg + rho_pos</text>')
-    size = f'width="{left + group * len(results)}" height="{scale + 40 + 16 * len(names)}"'
-    style = 'font-family="sans-serif" font-size="11"'
-    path.write_text(f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>{"".join(parts)}</svg>\n')
+    write_svg(path, left + group * len(results), scale + 40 + 16 * len(names), parts)
+
+
+def reliability_figure(results: dict[str, dict[str, Any]], path: Path) -> None:
+    """A line per set: mean P(wrong) of a bin against the share that is wrong; the diagonal is what it should be."""
+    side, left = 320, 40
+    parts = [f'<path d="M{left} {side} L{left + side} 0" stroke="#9ca3af" stroke-dasharray="4"/>']
+    parts.append(f'<path d="M{left} 0 V{side} H{left + side}" fill="none" stroke="black"/>')
+    for tick in (0, 0.5, 1):
+        parts.append(f'<text x="{left + side * tick - 8}" y="{side + 14}">{tick:g}</text>')
+        parts.append(f'<text x="{left - 24}" y="{side - side * tick + 10 * (tick == 1)}">{tick:g}</text>')
+    parts.append(f'<text x="{left}" y="{side + 30}">P(wrong), and upwards the share of labels that are wrong</text>')
+    for k, (name, result) in enumerate(results.items()):
+        spots = [(left + side * p, side - side * share) for size, p, share in result["reliability"] if size >= FEWEST]
+        line = " ".join(f"{x:.1f},{y:.1f}" for x, y in spots)
+        parts.append(f'<polyline points="{line}" fill="none" stroke="{COLOURS[k % len(COLOURS)]}" stroke-width="2"/>')
+        parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{COLOURS[k % len(COLOURS)]}"/>' for x, y in spots]
+        parts.append(f'<text x="{left + 12}" y="{16 + 16 * k}" fill="{COLOURS[k % len(COLOURS)]}">{name}</text>')
+    write_svg(path, left + side + 20, side + 40, parts)
+
+
+def write_svg(path: Path, width: int, height: int, parts: list[str]) -> None:
+    """A file of a drawing."""
+    head = f'xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif"'
+    path.write_text(f'<svg {head} font-size="11">{"".join(parts)}</svg>\n')
 
 
 def main(options: Options) -> None:
@@ -226,6 +251,7 @@ def main(options: Options) -> None:
     (options.out / "real_noise.json").write_text(json.dumps(results, indent=1) + "\n")
     (options.out / "real_noise.md").write_text(table(results))
     figure(results, options.out / "real_noise.svg")
+    reliability_figure(results, options.out / "real_reliability.svg")
     print(table(results))
 
 

@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from xml.etree import ElementTree
 
 import numpy as np
 from paths import ROOT
@@ -24,4 +25,8 @@ def test_every_method_is_measured_on_a_set_in_a_folder(tmp_path):
     assert min(result["coverage"]) >= 0.75
     assert result["ranking"]["ours"] > 0.95 * result["ranking"]["self-confidence"] > result["wrong"]
     assert "| ours | " in shown
-    assert (tmp_path / "out" / "real_noise.svg").read_text().startswith("<svg")
+    for name in ("real_noise", "real_reliability"):
+        ElementTree.parse(tmp_path / "out" / f"{name}.svg")
+    cells, expected, wrong = np.array(result["reliability"]).T
+    assert cells.sum() == n * q
+    assert abs((cells * (expected - wrong)).sum()) < 0.03 * n * q
