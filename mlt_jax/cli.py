@@ -28,14 +28,16 @@ from mlt_jax import processes
 from mlt_jax.audit.audit import Audit, audit_labels
 from mlt_jax.audit.files import (
     FLIP,
-    KEEP,
     Table,
     align,
+    decision_rows,
+    find_cell,
     read_decisions,
     read_groups,
     read_share,
     read_table,
     rows_like,
+    write_labels,
 )
 from mlt_jax.audit.issues import Issues, find_label_issues
 from mlt_jax.audit.propose import Proposal, propose_cells
@@ -45,6 +47,7 @@ from mlt_jax.estimator.counts import count
 from mlt_jax.estimator.raters import Raters, RaterStatus, RaterTable, ask_next, estimate_raters, rater_array
 from mlt_jax.estimator.solve import AGGREGATES, estimate_from_tables
 from mlt_jax.labels import ABSENT, CODINGS, UNKNOWN
+from mlt_jax.outputs import atomic, check_outputs, write_csv
 from mlt_jax.transition import Status, TransitionEstimate, check_assume
 
 ISSUE_COLUMNS = ("example", "class", "given", "suggested", "p_wrong", "decision")
@@ -117,6 +120,8 @@ class AuditCommand:
     decisions: Path | None = None
     """what the page of --propose saved, filled in: rates with intervals that hold for any noise, and a new ranking"""
     title: str | None = None
+    force: bool = False
+    """replace files that mlt did not write"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,12 +134,15 @@ class ApplyCommand:
     labels: tyro.conf.Positional[Path]
     decisions: tyro.conf.Positional[Path]
     out: Path = Path("relabelled.csv")
+    """.csv, .npy, .npz or .parquet: that format; ids, groups, coding and lists of names stay as in LABELS"""
     above: float | None = None
     """also flip undecided labels that are more probably wrong than this"""
     coding: str = "01"
     """what the labels' numbers mean, as in the audit; they stay so coded"""
     groups: str | None = None
     """a column of LABELS that is no class, as in the audit; it stays as it is"""
+    force: bool = False
+    """replace OUT where it is there"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,6 +232,12 @@ def run_audit(command: AuditCommand) -> None:
         raise ValueError("--groups: they keep folds apart, but there are no --features; pass both, or neither")
     if command.propose is not None and command.decisions is not None:
         raise ValueError("--propose: --decisions is given as well; propose first, then pass what was decided")
+    if command.most < 0:
+        raise ValueError(f"--most: {command.most}; pass how many suspects to show")
+    groups_file = None if command.groups is None else Path(command.groups)
+    inputs = (command.labels, command.probs, command.features, command.transition, command.decisions, groups_file)
+    written_to = _outputs(command.out)[: None if command.propose is not None else 3]
+    check_outputs([command.out, *written_to], inputs, ours=_ours, force=command.force)
     with tqdm(total=4, disable=None, bar_format="{desc:24}{bar:30} {elapsed}", leave=False) as bar:
         bar.set_description("reading")
         own: dict[str, Any] = dict(groups=command.groups)  # the column may stand in any of the files
@@ -235,7 +249,8 @@ def run_audit(command: AuditCommand) -> None:
         groups = None if command.groups is None else read_groups(command.groups, labels)
         features = None if command.features is None else _features(read_table(command.features, **own), labels)
         known = ~np.isnan(labels.values)
-        found = None if command.transition is None else TransitionEstimate.load(command.transition)
+        names = labels.classes
+        found = None if command.transition is None else TransitionEstimate.load(command.transition, classes=names)
         bar.update()
         bar.set_description("estimating, calibrating")
         try:
@@ -267,7 +282,7 @@ def run_audit(command: AuditCommand) -> None:
             notes += doubts
         written = _write(command.out, audit, issues, summary, answer)
         if proposal is not None:
-            written.append(_write_proposal(command.out.with_suffix(".proposal.csv"), audit, proposal))
+            written.append(_write_proposal(written_to[-1], audit, proposal))
             notes.append(f"{len(proposal.example)} cells to decide, in random order; stop where you like")
         bar.update()
         bar.set_description("making the page")
@@ -311,36 +326,28 @@ def run_apply(command: ApplyCommand) -> None:
     _check_choice("coding", command.coding, CODINGS)
     meanings = CODINGS[command.coding]
     absent = next(number for number, meaning in meanings.items() if meaning == ABSENT)
+    check_outputs([command.out], [command.labels, command.decisions], ours=lambda path: False, force=command.force)
+    if command.above is not None and not 0 <= command.above <= 1:
+        raise ValueError(f"--above: {command.above}; pass a probability in [0, 1]")
     labels = read_table(command.labels, groups=command.groups)
     if command.groups is not None and labels.groups is None:
         raise ValueError(f'--groups: {command.labels} has no column "{command.groups}"; leave it out, or correct it')
     n, q = labels.values.shape
     classes, ids = labels.classes or tuple(map(str, range(q))), labels.ids or tuple(map(str, range(n)))
     place = {name: k for k, name in enumerate(ids)}, {name: k for k, name in enumerate(classes)}
-    values, flipped, source = labels.values.copy(), 0, command.decisions
-    with source.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file)
-        for missing in {"example", "class", "given", "decision"} - set(reader.fieldnames or ()):
-            raise ValueError(f'{source}: column "{missing}" is missing; pass the issues CSV or saved decisions')
-        for number, row in enumerate(reader, 2):
-            decision = (row["decision"] or "").strip().lower()
-            if decision not in FLIP + KEEP:
-                raise ValueError(f'{source}: line {number} decides "{decision}"; write flip, keep or nothing')
-            likely = not decision and command.above is not None and float(row.get("p_wrong") or 0) > command.above
-            if decision not in FLIP and not likely:
-                continue
-            if row["example"] not in place[0] or row["class"] not in place[1]:
-                where = f'"{row["example"]}", class "{row["class"]}"'
-                raise ValueError(f"{source}: line {number} is about {where}, not in {command.labels}")
-            cell = place[0][row["example"]], place[1][row["class"]]
-            meaning = meanings.get(values[cell], UNKNOWN)
-            if meaning == UNKNOWN or (meaning == ABSENT) != (float(row["given"]) == 0):
-                found = f"{values[cell]:g}, not {row['given']} (coding {command.coding})"
-                raise ValueError(f"{source}: line {number}, the label is {found}")
-            values[cell] = 1 if meaning == ABSENT else absent
-            flipped += 1
-    kept = {name: column for name, column in (("id", labels.ids), (command.groups, labels.groups)) if name and column}
-    _write_labels(command.out, values, classes, kept)
+    values, flipped = labels.values.copy(), 0
+    for where, row in decision_rows(command.decisions):
+        likely = not row["decision"] and command.above is not None and row["p_wrong"] > command.above
+        if row["decision"] not in FLIP and not likely:
+            continue
+        cell = find_cell(where, row, place)
+        meaning = meanings.get(values[cell], UNKNOWN)
+        if meaning == UNKNOWN or (meaning == ABSENT) != (row["given"] == 0):
+            found = f"{values[cell]:g}, not {row['given']:g} (coding {command.coding})"
+            raise ValueError(f"{where}, the label is {found}")
+        values[cell] = 1 if meaning == ABSENT else absent
+        flipped += 1
+    write_labels(command.out, labels, values, command.groups)
     print(f"{flipped} labels flipped; {command.out}")
 
 
@@ -395,10 +402,7 @@ def _write_raters(out: Path, table: RaterTable, found: Raters, most: int) -> lis
             ),
         ),
     }  # fmt: skip
-    for name, (header, rows) in files.items():
-        with (out / name).open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows([header, *rows])
-    return [out / name for name in files]
+    return [write_csv(out / name, [header, *rows]) for name, (header, rows) in files.items()]
 
 
 def run_report(command: ReportCommand) -> None:
@@ -471,52 +475,53 @@ def _write(
     out: Path, audit: Audit, issues: Issues, classes: dict[str, dict[str, Any]], answer: Verified | None
 ) -> list[Path]:
     """The files written: issues as CSV with a column for decisions, classes as JSON, T as npz."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    table, summary, matrices = (out.with_suffix(end) for end in (".issues.csv", ".json", ".transition.npz"))
-    with table.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(ISSUE_COLUMNS)
-        for row, column, given, wrong in zip(*issues, strict=True):
-            writer.writerow([audit.ids[row], audit.classes[column], given, 1 - given, f"{wrong:.6f}", ""])
+    table, summary, matrices, _ = _outputs(out)
+    rows = (
+        [audit.ids[row], audit.classes[column], given, 1 - given, f"{wrong:.6f}", ""]
+        for row, column, given, wrong in zip(*issues, strict=True)
+    )
+    write_csv(table, [ISSUE_COLUMNS, *rows])
     whole: dict[str, Any] = {"examples": len(audit.ids), "suspects": len(issues.wrong), "classes": classes}
     if answer is not None:
         whole["share_wrong"], whole["share_interval"] = answer.share, answer.share_interval.tolist()
         whole["share_more"] = answer.share_more
         for row, more, decided in zip(classes.values(), answer.more, answer.decided, strict=True):
             row["decisions"], (row["more_neg"], row["more_pos"]) = int(decided.sum()), more.tolist()
-    summary.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
-    audit.found.save(matrices)
+    with atomic(summary, encoding="utf-8") as file:
+        file.write(json.dumps(whole, indent=2) + "\n")
+    audit.found.save(matrices, classes=audit.labels.classes)
     return [table, summary, matrices]
 
 
 def _write_proposal(path: Path, audit: Audit, proposal: Proposal) -> Path:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(PROPOSAL_COLUMNS)
-        for row, column, given, wrong, probability in zip(*proposal, strict=True):
-            cell = [
-                audit.ids[row],
-                audit.classes[column],
-                given,
-                1 - given,
-                f"{wrong:.6f}",
-                "",
-                repr(float(probability)),
-            ]
-            writer.writerow(cell)
-    return path
+    rows = (
+        [audit.ids[row], audit.classes[column], given, 1 - given, f"{wrong:.6f}", "", repr(float(probability))]
+        for row, column, given, wrong, probability in zip(*proposal, strict=True)
+    )
+    return write_csv(path, [PROPOSAL_COLUMNS, *rows])
 
 
-def _write_labels(path: Path, values: np.ndarray, classes: tuple[str, ...], kept: dict[str, tuple[str, ...]]) -> None:
-    """Writes the columns `kept` and the labels, an empty cell where there is none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow([*kept, *classes])
-        for row, cells in enumerate(values):
-            writer.writerow(
-                [*(column[row] for column in kept.values()), *("" if np.isnan(v) else f"{v:g}" for v in cells)]
-            )
+def _outputs(out: Path) -> tuple[Path, Path, Path, Path]:
+    """What an audit writes beside its page."""
+    ends = (".issues.csv", ".json", ".transition.npz", ".proposal.csv")
+    table, summary, matrices, proposal = (out.with_suffix(end) for end in ends)
+    return table, summary, matrices, proposal
+
+
+def _ours(path: Path) -> bool:
+    """Whether a file looks like one that an audit wrote."""
+    try:
+        if path.suffix == ".npz":
+            TransitionEstimate.load(path)
+            return True
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except (OSError, ValueError):
+        return False
+    if path.suffix == ".csv":
+        return text.startswith(",".join(ISSUE_COLUMNS))
+    if path.suffix == ".json":
+        return text.startswith('{\n  "examples":') and '"suspects":' in text
+    return text.startswith("<!doctype html>") and "Made by mlt_jax" in text
 
 
 def script() -> None:

@@ -17,6 +17,7 @@ class Labels(NamedTuple):
     values: UInt8[np.ndarray, "n q"]  # 0/1; unobserved cells are 0
     observed: Bool[np.ndarray, "n q"] | None  # None when every cell is observed
     classes: tuple[str, ...] | None  # the q class names
+    rows: tuple[Any, ...] | None = None  # the n names of the examples: the index of a DataFrame, unless it just counts
 
 
 Names = tuple[str, ...] | None
@@ -46,7 +47,8 @@ def as_labels(
 
         - (n, q) array (numpy, jax) of bool, integers or floats; a bool or uint8 0/1 array is not copied;
         - scipy.sparse (n, q), any format; explicit zeros are fine, duplicate entries are summed;
-        - pandas DataFrame: its columns name the classes unless they are just 0..q-1, rows count by position;
+        - pandas DataFrame: its columns name the classes unless they are just 0..q-1, its index names the
+          examples unless it is just 0..n-1;
         - list of lists: ALWAYS the class indices of each example (cleanlab's form), `[[0, 2], [], [1]]`, never rows
           of 0/1; a list of arrays is read the same way;
         - `Labels`, which are checked again and come back equal, whatever `coding` is.
@@ -67,11 +69,11 @@ def as_labels(
     if num_classes is not None and num_classes < 1:
         raise ValueError(f"num_classes: {num_classes}; pass at least 1")
     names = None if classes is None else _class_names(classes)
-    masks = [observed]
+    masks, rows = [observed], None
     if isinstance(labels, Labels):
         if names is not None and labels.classes not in (None, names):
             raise ValueError(f"classes: {name} already have other class names; leave classes= out")
-        coding, names = "01", names or labels.classes
+        coding, names, rows = "01", names or labels.classes, labels.rows
         labels, masks = labels.values, [observed, labels.observed]
     if isinstance(labels, list | tuple):
         if coding != "01":
@@ -81,7 +83,7 @@ def as_labels(
         if _is_sparse(labels) and coding in ("pm1", "voc"):
             raise ValueError(f'coding: in "{coding}" 0 is not absent, in sparse {name} it is; pass {name}.toarray()')
         if _is_frame(labels):
-            names = names or _column_names(labels, name)
+            names, rows = names or _column_names(labels, name), _row_names(labels, name)
             labels = _reordered(labels, name, names)
         grid = _dense(labels, name)
     if grid.ndim != 2 or 0 in grid.shape:
@@ -91,8 +93,9 @@ def as_labels(
         raise ValueError(f"num_classes: {num_classes}, {name} have {q} columns; leave it out or correct it")
     if names is not None and len(names) != q:
         raise ValueError(f"classes: {len(names)} names, {name} have {q} columns; pass one name per column")
-    known = [_mask(mask, "observed", grid.shape, names) for mask in masks if mask is not None]
-    return _decode(grid, coding, np.logical_and.reduce(known) if known else None, names, name)
+    known = [_mask(mask, "observed", grid.shape, names, rows) for mask in masks if mask is not None]
+    found = _decode(grid, coding, np.logical_and.reduce(known) if known else None, names, name)
+    return found._replace(rows=rows)
 
 
 def as_matrix(
@@ -101,11 +104,12 @@ def as_matrix(
     """The (n, q) float32 matrix of finite numbers in [low, high] that goes with the labels `like`.
 
     Args:
-      array: (n, q) of real numbers, or a DataFrame, whose columns are put in the order of the class names; float32 is
-        not copied. At unobserved cells, values that are not finite or out of range become 0.
+      array: (n, q) of real numbers, or a DataFrame, whose columns are put in the order of the class names, its rows in
+        that of the labels' index; float32 is not copied. At unobserved cells, values that are not finite or out of
+        range become 0.
       lead: also accept (epochs, n, q) or a list of DataFrames; the result is (epochs, n, q), epochs = 1 for (n, q).
     """
-    given = _fitted(array, name, like.values.shape, like.classes, lead)
+    given = _fitted(array, name, like.values.shape, like.classes, like.rows, lead)
     with np.errstate(over="ignore"):  # too large for float32 becomes inf, which is reported below
         matrix = given.astype(np.float32, copy=False)
     fine = np.isfinite(matrix) & (matrix >= low) & (matrix <= high)
@@ -127,7 +131,7 @@ def as_mask(array: Any, like: Labels, *, name: str) -> Bool[np.ndarray, "n q"]:
 
     `array` is (n, q) of bool or 0/1: an array, scipy.sparse, or a DataFrame, whose columns are put in class order.
     """
-    return _mask(array, name, like.values.shape, like.classes, like.observed)
+    return _mask(array, name, like.values.shape, like.classes, like.rows, like.observed)
 
 
 def check_binary(name: str, array: ArrayLike) -> Shaped[Array, "n q"]:
@@ -195,19 +199,27 @@ def _from_lists(rows: list[Any] | tuple[Any, ...], q: int | None, name: str) -> 
 
 
 def _mask(
-    array: Any, name: str, shape: tuple[int, ...], classes: Names, observed: Bool[np.ndarray, "n q"] | None = None
+    array: Any,
+    name: str,
+    shape: tuple[int, ...],
+    classes: Names,
+    rows: tuple[Any, ...] | None,
+    observed: Bool[np.ndarray, "n q"] | None = None,
 ) -> Bool[np.ndarray, "n q"]:
-    given = _fitted(array, name, shape, classes)
+    given = _fitted(array, name, shape, classes, rows)
     mask = given == 1
     _reject(given, ~mask & (given != 0), observed, name, classes, "pass True or False, or 1 or 0")
     return mask if observed is None else mask & observed
 
 
-def _fitted(array: Any, name: str, shape: tuple[int, ...], classes: Names, lead: bool = False) -> np.ndarray:
-    """`array` as numpy, of the labels' shape and column order."""
+def _fitted(
+    array: Any, name: str, shape: tuple[int, ...], classes: Names, rows: tuple[Any, ...] | None, lead: bool = False
+) -> np.ndarray:
+    """`array` as numpy, of the labels' shape, row and column order."""
     if lead and isinstance(array, list | tuple) and any(map(_is_frame, array)):
-        return np.concatenate([_fitted(epoch, name, shape, classes, lead) for epoch in array])
+        return np.concatenate([_fitted(epoch, name, shape, classes, rows, lead) for epoch in array])
     if _is_frame(array):
+        array = in_rows(array, rows, name)
         places = tuple(map(str, range(shape[1])))
         if classes or set(_column_names(array, name) or ()) == set(places):  # column numbers order unnamed classes
             array = _reordered(array, name, classes or places)
@@ -273,6 +285,31 @@ def _reordered(frame: Any, name: str, classes: Names) -> Any:
     for extra in (c for c in columns if c not in wanted):
         raise ValueError(f'{name}: column "{extra}" is none of the classes; drop it')
     return frame.iloc[:, [place[c] for c in classes]]
+
+
+def in_rows(frame: Any, rows: tuple[Any, ...] | None, name: str) -> Any:
+    """A DataFrame with its rows in the order `rows` of the labels; untouched where one of them has no names."""
+    index = _row_names(frame, name)
+    if index is None or rows is None or index == rows:
+        return frame
+    place = {key: k for k, key in enumerate(index)}
+    if odd := [key for key in rows if key not in place]:
+        raise ValueError(f"{name}: row {odd[0]!r} of the labels is missing; pass the same examples, or .reset_index()")
+    if len(index) > len(rows):
+        extra = next(key for key in index if key not in set(rows))
+        raise ValueError(f"{name}: row {extra!r} is not in the labels; pass the same examples, or .reset_index()")
+    return frame.iloc[[place[key] for key in rows]]
+
+
+def _row_names(frame: Any, name: str) -> tuple[Any, ...] | None:
+    """The index of a frame, unless it just counts the rows."""
+    index = frame.index.tolist()
+    if index == list(range(len(index))):
+        return None
+    if len(set(index)) < len(index):
+        twice, times = Counter(index).most_common(1)[0]
+        raise ValueError(f"{name}: row {twice!r} occurs {times} times in the index; pass distinct ones")
+    return tuple(index)
 
 
 def _column_names(frame: Any, name: str) -> Names:

@@ -3,6 +3,8 @@
 `T[j, clean, noisy]`, rows sum to 1; `rho_neg = T[j, 0, 1]`, `rho_pos = T[j, 1, 0]`.
 """
 
+import zipfile
+from collections.abc import Sequence
 from enum import IntEnum
 from pathlib import Path
 from statistics import NormalDist
@@ -13,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from mlt_jax.labels import Labels
+from mlt_jax.outputs import atomic
 
 
 class Status(IntEnum):
@@ -77,20 +80,38 @@ class TransitionEstimate(NamedTuple):
         counted = (self.status == Status.COUNTED)[:, None, None]
         return jnp.where(counted, jnp.sin(angles) ** 2, jnp.clip(rates + z * stderr, 0, 1))
 
-    def save(self, path: str | Path) -> None:
-        """Writes one npz file, without pickle."""
+    def save(self, path: str | Path, *, classes: Sequence[str] | None = None) -> None:
+        """Writes one npz file, without pickle, with the names of the classes where they are known."""
         arrays: dict[str, Any] = {name: np.asarray(value) for name, value in self._asdict().items()}
-        with open(path, "wb") as file:
+        if classes is not None:
+            arrays["classes"] = np.array(list(classes), str)
+        with atomic(path, "wb") as file:
             np.savez(file, **arrays)
 
     @classmethod
-    def load(cls, path: str | Path) -> "TransitionEstimate":
-        """Reads what `save` wrote."""
-        with np.load(path, allow_pickle=False) as archive:
-            missing = set(cls._fields) - set(archive.files)
-            if missing:
-                raise ValueError(f"path: {path} has no {sorted(missing)}; pass a file that `save` has written")
-            return cls(**{name: jnp.asarray(archive[name]) for name in cls._fields})
+    def load(cls, path: str | Path, *, classes: Sequence[str] | None = None) -> "TransitionEstimate":
+        """Reads what `save` wrote, in the order of `classes` where the file has names too.
+
+        Raises:
+          ValueError: no such file, or its classes have other names.
+        """
+        try:
+            with np.load(path, allow_pickle=False) as archive:
+                arrays = dict(archive)
+        except (EOFError, zipfile.BadZipFile, ValueError) as error:
+            raise ValueError(f"path: {path} is no npz file of arrays ({error or 'it is empty'})") from None
+        if missing := set(cls._fields) - set(arrays):
+            raise ValueError(f"path: {path} has no {sorted(missing)}; pass a file that `save` has written")
+        found = cls(**{name: jnp.asarray(arrays[name]) for name in cls._fields})
+        names = arrays.get("classes")
+        if names is None or classes is None:
+            return found
+        place = {name: k for k, name in enumerate(names.tolist())}
+        if odd := sorted(set(classes) ^ set(place)):
+            where = "the labels" if odd[0] in classes else path
+            raise ValueError(f'path: {path} is of other classes, "{odd[0]}" is only in {where}; pass the right one')
+        order = np.array([place[name] for name in classes])
+        return cls(*(value[order] for value in found))
 
 
 def as_transition(T: Any, num_classes: int, *, name: str = "T") -> Float[Array, "q 2 2"]:

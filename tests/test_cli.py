@@ -253,6 +253,10 @@ def test_decisions_are_applied_and_only_those(files, data, capsys):
     changed = np.argwhere(table.values != labels)
     wanted = [[ids.index(row["example"]), CLASSES.index(row["class"])] for row in (rows[0], rows[2])]
     assert sorted(changed.tolist()) == sorted(wanted)
+    capsys.readouterr()
+    assert main([*apply, "--above", "0.9"]) == 2
+    assert "was not written by mlt" in complaint(capsys)  # new.csv may hold other work by now
+    apply.append("--force")
     assert main([*apply, "--above", "0.9"]) == 0
     likely = sum(float(row["p_wrong"]) > 0.9 for row in rows[3:])
     assert (read_table(out).values != labels).sum() == 2 + likely > 2
@@ -270,17 +274,68 @@ def test_relabelled_files_keep_their_coding(tmp_path, capsys):
     assert main([*apply, "--coding", "voc"]) == 0
     assert (tmp_path / "new.csv").read_text().split() == ["id,cat,dog", "a,1,-1", "b,-1,-1"]
     capsys.readouterr()
-    assert main(apply) == 2
+    assert main([*apply, "--force"]) == 2
     assert "line 2, the label is -1, not 0 (coding 01)" in complaint(capsys)
 
 
 def test_decisions_about_other_labels_are_refused(files, capsys):
     (files / "d.csv").write_text("example,class,given,decision\nimg0000,cow,1,flip\n")
     assert main(["apply", str(files / "labels.csv"), str(files / "d.csv")]) == 2
-    assert 'class "cow", not in' in complaint(capsys)
+    assert 'class "cow", which is not among the labels' in complaint(capsys)
     (files / "d.csv").write_text("example,class\nimg0000,cat\n")
     assert main(["apply", str(files / "labels.csv"), str(files / "d.csv")]) == 2
     assert "is missing; pass the issues CSV" in complaint(capsys)
+
+
+@pytest.mark.parametrize("out", ["labels.csv", "probs.csv", "labels.issues.html", "folder"])
+def test_an_audit_replaces_no_input_no_folder_and_no_strangers_file(files, capsys, out):
+    (files / "folder").mkdir()
+    (files / "labels.issues.json").write_text("[1]")
+    before = {path: path.read_bytes() for path in files.iterdir() if path.is_file()}
+    assert main(["audit", str(files / "labels.csv"), str(files / "probs.csv"), "--out", str(files / out)]) == 2
+    assert "--out: " in complaint(capsys)
+    assert {path: path.read_bytes() for path in files.iterdir() if path.is_file()} == before
+    assert not list((files / "folder").iterdir())
+
+
+def test_relabelled_files_have_the_format_of_their_name_and_the_form_of_the_labels(tmp_path):
+    (tmp_path / "l.csv").write_text("image,cat,dog\n'=a,1,0\nb,0,1\n")
+    (tmp_path / "lists.csv").write_text("path,labels\n'=a,cat\nb,dog\n")
+    (tmp_path / "d.csv").write_text("example,class,given,decision\n'=a,dog,0,flip\n")
+
+    def applied(labels, out):
+        assert main(["apply", str(tmp_path / labels), str(tmp_path / "d.csv"), "--out", str(tmp_path / out)]) == 0
+        return tmp_path / out
+
+    wanted = [[1, 1], [0, 1]]
+    assert applied("l.csv", "new.csv").read_text().split() == ["image,cat,dog", "'=a,1,1", "b,0,1"]
+    assert applied("lists.csv", "lists_new.csv").read_text().split() == ["path,labels", "'=a,cat;dog", "b,dog"]
+    np.testing.assert_array_equal(np.load(applied("l.csv", "new.npy")), wanted)
+    frame = pd.read_parquet(applied("l.csv", "new.parquet"))
+    assert frame.columns.tolist() == ["image", "cat", "dog"]
+    assert frame["image"].tolist() == ["=a", "b"]
+    for out in ("new.npz", "new.parquet", "new.csv"):
+        table = read_table(applied("l.csv", out) if out == "new.npz" else tmp_path / out)
+        assert (table.ids, table.classes) == (("=a", "b"), ("cat", "dog"))
+        np.testing.assert_array_equal(table.values, wanted)
+
+
+def test_a_transition_of_another_class_order_is_matched_by_name(files, capsys):
+    rho_pos = np.array([0.1, 0.2, 0.3, 0.4], np.float32)
+    T = np.stack([np.tile([0.9, 0.1], (4, 1)), np.stack([rho_pos, 1 - rho_pos], 1)], 1).astype(np.float32)
+    zero = np.zeros(4, np.int32)
+    known = TransitionEstimate(T, T[:, 0, 1], T[:, 0], zero, zero, T[:, 0, 1])
+    known.save(files / "named.npz", classes=CLASSES[::-1])
+    command = ["audit", str(files / "labels.csv"), str(files / "probs.csv"), "--out", str(files / "t.html")]
+    assert main([*command, "--transition", str(files / "named.npz")]) == 0
+    found = json.loads((files / "t.json").read_text())["classes"]
+    np.testing.assert_allclose([found[name]["rho_pos"] for name in CLASSES], rho_pos[::-1])
+    again = TransitionEstimate.load(files / "t.transition.npz", classes=CLASSES[::-1])  # the audit stores names too
+    np.testing.assert_allclose(again.rho_pos, rho_pos)
+    capsys.readouterr()
+    known.save(files / "named.npz", classes=["cow", *CLASSES[1:]])
+    assert main([*command, "--transition", str(files / "named.npz")]) == 2
+    assert "is of other classes" in complaint(capsys)
 
 
 def test_a_run_without_a_page_is_said_in_one_line(tmp_path, capsys):

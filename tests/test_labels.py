@@ -326,3 +326,20 @@ def test_wrong_masks_are_named():
         as_mask(at(1, 2, 0.5), LIKE, name="selected")
     with pytest.raises(ValueError, match=r"selected: shape \(3, 2\), labels have \(3, 4\)"):
         as_mask(HOLES[:, :2], LIKE, name="selected")
+
+
+def test_frames_are_matched_by_their_index():
+    order, names = [2, 0, 1], ["a", "b", "c"]
+    labels = as_labels(pd.DataFrame([[1, 0], [0, 1], [1, 1]], index=names, columns=["x", "y"]))
+    assert labels.rows == ("a", "b", "c")
+    scores = pd.DataFrame([[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]], index=names, columns=["x", "y"])
+    turned = scores.iloc[order]
+    np.testing.assert_array_equal(as_matrix(turned, labels, name="scores"), scores.to_numpy(np.float32))
+    np.testing.assert_array_equal(as_mask(turned > 0.35, labels, name="mask"), scores.to_numpy() > 0.35)
+    unnamed = turned.reset_index(drop=True)  # cannot be matched, and so counts by position
+    np.testing.assert_array_equal(as_matrix(unnamed, labels, name="scores"), turned.to_numpy(np.float32))
+    np.testing.assert_array_equal(as_labels(labels).rows, labels.rows)
+    with pytest.raises(ValueError, match="row 'c' of the labels is missing"):
+        as_matrix(turned.rename(index={"c": "d"}), labels, name="scores")
+    with pytest.raises(ValueError, match="row 'a' occurs 2 times"):
+        as_labels(pd.DataFrame([[1], [0]], index=["a", "a"]))

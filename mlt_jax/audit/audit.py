@@ -82,7 +82,7 @@ def audit_labels(
         "recipe"); predictions still come from probs or features.
       T: (q, 2, 2) `T[j, clean, noisy]` or a `TransitionEstimate`, where it is known already.
       method, assume: how T is estimated, see `mlt_jax.estimate`.
-      ids: n names of the examples.
+      ids: n names of the examples; by default the index of labels that are a DataFrame, else row numbers.
       classes, observed, coding: of the labels, see `as_labels`.
       seed: of the folds in which heads on features are trained, for T and for the predictions.
       groups: n ids of what no two folds may share, such as patients or near-duplicates (see `cross_val_logits`); for
@@ -96,13 +96,13 @@ def audit_labels(
     width = None if probs is None or not isinstance(labels, list | tuple) else np.shape(probs)[-1]
     checked = as_labels(labels, coding=coding, observed=observed, classes=classes, num_classes=width)
     n, q = checked.values.shape
-    names = tuple(map(str, range(n) if ids is None else ids))
+    names = tuple(map(str, (checked.rows or range(n)) if ids is None else ids))
     if len(names) != n:
         raise ValueError(f"ids: {len(names)} names, labels have {n} rows; pass one name per example")
     if probs is None and features is None:
         raise ValueError("probs: neither probs nor features were given; pass one, from any framework")
     check_groups(groups, features)
-    x = None if features is None else principal_components(features, n)
+    x = None if features is None else principal_components(features, n, rows=checked.rows)
     if T is None:
         options: dict[str, Any] = dict(method=method, assume=assume, seed=seed, groups=groups)
         found = estimate(checked, probs=probs, features=x, losses=losses, **options)

@@ -5,6 +5,7 @@ Whatever is wrong with a file raises a ValueError of one line that names it.
 
 import csv
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from jaxtyping import Float
 
 from mlt_jax.audit.propose import Decisions
 from mlt_jax.labels import Labels
+from mlt_jax.outputs import atomic, unguarded, write_csv
 
 FLIP, KEEP = ("flip", "wrong"), ("", "keep", "right")
 ID_COLUMNS = ("id", "ids", "image", "images", "name", "names", "file", "filename", "path", "example")
@@ -27,14 +29,17 @@ class Table(NamedTuple):
     classes: tuple[str, ...] | None
     ids: tuple[str, ...] | None
     groups: tuple[str, ...] | None = None  # of the rows, where the file has a column of them
+    key: str = "id"  # what the column of the ids is called
+    listed: bool = False  # whether the file lists the names of the present classes
 
 
 def read_table(path: str | Path, *, classes: tuple[str, ...] | None = None, groups: str | None = None) -> Table:
     """The table in a file.
 
     CSV, TSV and parquet: a header names the columns. The first column that is called like one of `ID_COLUMNS`, or else
-    a first column that is no number, holds the ids. npy: the numbers alone. npz: `labels`, `probs` or `features` (or
-    the only 2-d array), with `classes` and `ids` or `names` where they are known.
+    a first column that is no number, holds the ids; in parquet an index does, unless it just counts the rows. npy: the
+    numbers alone. npz: `labels`, `probs` or `features` (or the only 2-d array), with `classes` and `ids` or `names`
+    where they are known.
 
     Args:
       path: of the file; its extension says what it is.
@@ -131,31 +136,80 @@ def read_decisions(path: str | Path, labels: Labels, ids: tuple[str, ...], class
 
     A decision is flip, keep or empty (undecided). Without a probability, decisions serve the ranking alone.
     """
-    path = _existing(path)
     place = {name: k for k, name in enumerate(ids)}, {name: k for k, name in enumerate(classes)}
     rows = []
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file)
-        for missing in {"example", "class", "given", "decision"} - set(reader.fieldnames or ()):
-            raise ValueError(f'{path}: column "{missing}" is missing; pass what the page saved')
-        for number, row in enumerate(reader, 2):
-            decision, chance = ((row.get(key) or "").strip().lower() for key in ("decision", "probability"))
-            if decision not in FLIP + KEEP:
-                raise ValueError(f'{path}: line {number} decides "{decision}"; write flip, keep or nothing')
-            if row["example"] not in place[0] or row["class"] not in place[1]:
-                where = f'"{row["example"]}", class "{row["class"]}"'
-                raise ValueError(f"{path}: line {number} is about {where}, which is not among the labels")
-            if chance and not _is_number(chance):
-                raise ValueError(f'{path}: line {number} has probability "{chance}"; write a number or nothing')
-            cell = place[0][row["example"]], place[1][row["class"]]
-            given = int(labels.values[cell])
-            if not _is_number(row["given"]) or float(row["given"]) != given:
-                raise ValueError(f"{path}: line {number}, the label is {given}, not {row['given']}")
-            label = -1 if not decision else 1 - given if decision in FLIP else given
-            rows.append((*cell, label, float(chance or "nan")))
+    for where, row in decision_rows(path):
+        cell = find_cell(where, row, place)
+        given = int(labels.values[cell])
+        if row["given"] != given:
+            raise ValueError(f"{where}, the label is {given}, not {row['given']:g}")
+        label = -1 if not row["decision"] else 1 - given if row["decision"] in FLIP else given
+        rows.append((*cell, label, row["probability"]))
     if not any(row[2] >= 0 for row in rows):
         raise ValueError(f"{path}: no cell is decided; decide some on the page, or write flip or keep")
     return Decisions(*map(np.array, zip(*rows, strict=True)))
+
+
+def decision_rows(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Where each row of a CSV file of decisions stands, and the row: `example`, `class` and `decision` are text,
+    `given`, `p_wrong` and `probability` numbers, NaN where the file has none.
+    """
+    path = _existing(path)
+    header, lines = _csv_rows(path)
+    for missing in {"example", "class", "given", "decision"} - set(header):
+        raise ValueError(f'{path}: column "{missing}" is missing; pass the issues CSV or saved decisions')
+    for number, line in enumerate(lines, 2):
+        row: dict[str, Any] = dict(zip(header, map(str.strip, line), strict=True))
+        row["decision"] = row["decision"].lower()
+        if row["decision"] not in FLIP + KEEP:
+            raise ValueError(f'{path}: line {number} decides "{row["decision"]}"; write flip, keep or nothing')
+        for key in ("given", "p_wrong", "probability"):
+            text = row.get(key, "") or "nan"
+            if not _is_number(text):
+                raise ValueError(f'{path}: line {number}, column "{key}" is "{text}"; write a number or nothing')
+            row[key] = float(text)
+        yield f"{path}: line {number}", row
+
+
+def find_cell(where: str, row: dict[str, Any], place: tuple[dict[str, int], dict[str, int]]) -> tuple[int, int]:
+    """(row, column) of the cell that a decision is about, by the places of examples and classes."""
+    example, column = row["example"], row["class"]
+    if example not in place[0] or column not in place[1]:
+        raise ValueError(f'{where} is about "{example}", class "{column}", which is not among the labels')
+    return place[0][example], place[1][column]
+
+
+def write_labels(path: Path, labels: Table, values: Float[np.ndarray, "n q"], groups: str | None) -> None:
+    """Writes `values` in the form of `labels`, into the format that the name of the file asks for.
+
+    CSV, TSV and parquet keep the ids, under the same name, the groups, and the form of a list; npy has numbers alone,
+    npz `labels`, `classes` and `ids`.
+    """
+    classes = labels.classes or tuple(map(str, range(values.shape[1])))
+    kept = {name: list(cells) for name, cells in ((labels.key, labels.ids), (groups, labels.groups)) if name and cells}
+    kind = path.suffix.lower()
+    if kind == ".npy":
+        with atomic(path, "wb") as file:
+            np.save(file, values)
+    elif kind == ".npz":
+        names = {"classes": labels.classes, "ids": labels.ids}
+        named: dict[str, Any] = {name: np.array(cells) for name, cells in names.items() if cells}
+        with atomic(path, "wb") as file:
+            np.savez(file, labels=values, **named)
+    elif labels.listed and kind in (".csv", ".tsv"):
+        lists = [";".join(classes[j] for j in np.flatnonzero(row == 1)) for row in values]
+        write_csv(path, [[*kept, _LISTED], *zip(*kept.values(), lists, strict=True)])
+    elif kind in (".csv", ".tsv"):
+        cells = [["" if np.isnan(value) else f"{value:g}" for value in row] for row in values]
+        write_csv(path, [[*kept, *classes], *([*(c[k] for c in kept.values()), *row] for k, row in enumerate(cells))])
+    elif kind == ".parquet":
+        import pandas as pd
+
+        frame = pd.DataFrame(kept | {name: values[:, j] for j, name in enumerate(classes)})
+        with atomic(path, "wb") as file:
+            frame.to_parquet(file, index=False)
+    else:
+        raise ValueError(f"--out: cannot write {kind or 'a file without extension'}; pass .csv, .npy, .npz or .parquet")
 
 
 def read_share(path: str | Path, part: int, parts: int) -> Any:
@@ -187,7 +241,8 @@ def _csv_rows(path: Path) -> tuple[list[str], list[list[str]]]:
     """The header and the lines below it, all of equal length."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = [row for row in csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ",") if row]
+            delimiter = "\t" if path.suffix == ".tsv" else ","
+            rows = [list(map(unguarded, row)) for row in csv.reader(file, delimiter=delimiter) if row]
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{path}: is no CSV in UTF-8 ({error})") from None
     if len(rows) < 2:
@@ -214,9 +269,10 @@ def _read_csv(path: Path, classes: tuple[str, ...] | None, groups: str | None) -
     columns = [k for k in range(len(header)) if k != key]
     names = tuple(header[k] for k in columns)
     if names == (_LISTED,) and key is not None:
-        return _from_lists(path, [row[columns[0]] for row in rows], classes, ids)._replace(groups=kin)
+        listed = _from_lists(path, [row[columns[0]] for row in rows], classes, ids)
+        return listed._replace(groups=kin, key=header[key], listed=True)
     cells = np.array([[row[k].strip() or "nan" for k in columns] for row in rows]).reshape(len(rows), -1)
-    return Table(path, _numbers(path, cells, names), names, ids, kin)
+    return Table(path, _numbers(path, cells, names), names, ids, kin, "id" if key is None else header[key])
 
 
 def _from_lists(path: Path, cells: list[str], classes: tuple[str, ...] | None, ids: Any) -> Table:
@@ -284,20 +340,22 @@ def _read_parquet(path: Path, classes: tuple[str, ...] | None, groups: str | Non
         raise ValueError(f"{path}: parquet needs pandas and pyarrow; pip install pandas pyarrow") from None
     except Exception as error:  # pyarrow has its own
         raise ValueError(f"{path}: is no parquet file ({error})") from None
-    kin = None
+    kin, index = None, frame.index.tolist() != list(range(len(frame)))
+    if index:
+        frame = frame.reset_index()
     if groups in frame.columns:
         column = frame.pop(groups)
         kin = tuple("" if missing else str(x) for x, missing in zip(column, column.isna(), strict=True))
     named = [c for c in frame.columns if str(c).lower() in ID_COLUMNS]
     first = frame.columns[:1].tolist()
-    key = named[:1] or [c for c in first if frame[c].dtype.kind not in "biuf"]
+    key = first if index else named[:1] or [c for c in first if frame[c].dtype.kind not in "biuf"]
     ids = tuple(map(str, frame[key[0]])) if key else None
     frame = frame.drop(columns=key)
     for column, dtype in frame.dtypes.items():
         if dtype.kind not in "biuf":
             raise ValueError(f'{path}: column "{column}" has dtype {dtype}; write numbers')
     values = frame.to_numpy(np.float32, na_value=np.nan)
-    return Table(path, values, tuple(map(str, frame.columns)), ids, kin)
+    return Table(path, values, tuple(map(str, frame.columns)), ids, kin, str(key[0]) if key else "id")
 
 
 def _real(path: Path, array: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from mlt_jax.labels import as_labels
+from mlt_jax.labels import as_labels, in_rows
 from mlt_jax.transition import as_transition, given_probability
 
 # Newton steps, and conjugate-gradient steps in each: more do not lower the loss on real features.
@@ -53,7 +53,7 @@ def cross_val_logits(
     n, q = checked.values.shape
     if not 2 <= folds <= n:
         raise ValueError(f"folds: {folds}; pass 2 to {n}, the number of examples")
-    x = principal_components(features, n, components).values
+    x = principal_components(features, n, components, rows=checked.rows).values
     fold = deal_folds(n, folds=folds, seed=seed, groups=groups)
     train = fold[:, None] != np.arange(folds)
     rates = jnp.zeros((q, 2)) if T is None else as_transition(T, q)[:, jnp.array([0, 1]), jnp.array([1, 0])]
@@ -111,14 +111,19 @@ class Components(NamedTuple):
     values: Float[Array, "n k"]  # scaled to a total variance of 100
 
 
-def principal_components(features: Any, n: int, components: int = 512) -> Components:
+def principal_components(
+    features: Any, n: int, components: int = 512, *, rows: tuple[Any, ...] | None = None
+) -> Components:
     """The first principal components of (n, d) features; `Components` of n examples are returned unchanged.
 
+    The rows of a DataFrame are put in the order of `rows`, the labels' names of the examples, where both have names.
     Two steps of randomised subspace iteration take a tenth of the time of an eigendecomposition. The last components
     are approximate: they keep 89 instead of 90 % of the variance of 2,048 ResNet features.
     """
     if isinstance(features, Components) and len(features.values) == n:
         return features
+    if hasattr(features, "iloc"):
+        features = in_rows(features, rows, "features")
     x = np.asarray(features.values if isinstance(features, Components) else features)
     if x.ndim != 2 or len(x) != n or x.dtype.kind not in "fiu":
         raise ValueError(f"features: shape {x.shape}, dtype {x.dtype}; pass ({n}, d) real numbers, a row per example")

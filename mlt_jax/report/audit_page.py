@@ -1,5 +1,7 @@
 """The page of an audit."""
 
+import hashlib
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -49,7 +51,7 @@ def audit_page(
     # Each example is named once, however many of its labels are suspect.
     rows, place = np.unique(issues.example, return_inverse=True)
     position = {int(row): k for k, row in enumerate(rows)}
-    data = {
+    data: dict[str, Any] = {
         "ids": [audit.ids[row] for row in rows],
         "classes": list(audit.classes),
         "example": place.tolist(),
@@ -58,6 +60,9 @@ def audit_page(
         "wrong": [round(float(p), 5) for p in issues.wrong],
         "thumbs": {position[row]: uri for row, uri in pictures.items()},
     }
+    # Under this name the browser keeps the decisions: that of the labels, and of what is asked about them.
+    asked = json.dumps([audit.ids, audit.classes, None if proposal is None else proposal.example.tolist()])
+    data["report"] = hashlib.sha256(asked.encode() + audit.labels.values.tobytes()).hexdigest()[:16]
     if proposal is not None:
         data["probability"] = proposal.probability.tolist()
     cells = n * q if audit.labels.observed is None else int(audit.labels.observed.sum())

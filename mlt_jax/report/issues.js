@@ -12,8 +12,8 @@
   };
   const drawn = data.probability;  // of cells proposed for decision: shown in their order, without what the audit thinks
   const name = new Intl.Collator(undefined, { numeric: true });
-  const verdicts = new Map();
-  let order = data.wrong.map((_, i) => i), sort = { key: drawn ? "drawn" : "wrong", down: !drawn }, painted = "";
+  const verdicts = new Map(), store = `mlt_jax ${data.report}`;
+  let unsaved = false, order = data.wrong.map((_, i) => i), sort = { key: drawn ? "drawn" : "wrong", down: !drawn }, painted = "";
 
   const make = (tag, kind, text) => {
     const node = document.createElement(tag);
@@ -93,10 +93,31 @@
   const decide = (i, word) => {
     if (verdicts.get(i) === word) verdicts.delete(i);
     else verdicts.set(i, word);
-    $("save").disabled = !verdicts.size;
-    $("save").textContent = verdicts.size ? `Save ${verdicts.size} decisions` : "Save decisions";
+    unsaved = true;
+    keep();
+    count();
     paint(true);
   };
+
+  const count = () => {
+    $("save").disabled = !verdicts.size;
+    $("save").textContent = verdicts.size ? `Save ${verdicts.size} decisions` : "Save decisions";
+  };
+
+  // Decisions outlive a reload: the browser keeps them under the report's own name, by example and class.
+  const place = (i) => JSON.stringify([keys.example(i), keys.class(i)]);
+  const keep = () => {
+    try { localStorage.setItem(store, JSON.stringify([...verdicts].map(([i, word]) => [place(i), word]))); } catch { /* full or forbidden */ }
+  };
+  const restore = () => {
+    let kept = null;
+    try { kept = JSON.parse(localStorage.getItem(store)); } catch { /* forbidden, or not ours */ }
+    if (!Array.isArray(kept)) return;
+    const row = new Map(data.wrong.map((_, i) => [place(i), i]));
+    for (const [where, word] of kept) if (row.has(where)) verdicts.set(row.get(where), word);
+    count();
+  };
+  addEventListener("beforeunload", (event) => { if (unsaved) event.preventDefault(); });
 
   const enlarge = (i) => {
     $("large").src = data.thumbs[data.example[i]];
@@ -104,7 +125,10 @@
     $("zoom").showModal();
   };
 
-  const cell = (value) => (/[",\n]/.test(value) ? `"${String(value).replaceAll('"', '""')}"` : value);
+  // A spreadsheet would take such text for a formula; `mlt` takes the ' off again.
+  const guarded = (value) => (typeof value === "string" && /^'*[=+\-@\t\r]/.test(value) && Number.isNaN(Number(value)) ? `'${value}` : value);
+  const quoted = (value) => (/[",\n\r]/.test(value) ? `"${String(value).replaceAll('"', '""')}"` : value);
+  const cell = (value) => quoted(guarded(value));
   const line = (i) => [keys.example(i), keys.class(i), data.given[i], 1 - data.given[i], data.wrong[i], verdicts.get(i) || "", ...(drawn ? [drawn[i]] : [])];
   // All proposed cells are saved: those not decided tell how far the random order was followed.
   const decisions = () => [`example,class,given,suggested,p_wrong,decision${drawn ? ",probability" : ""}`,
@@ -114,6 +138,7 @@
     link.href = URL.createObjectURL(new Blob([decisions()], { type: "text/csv" }));
     link.download = "decisions.csv";
     link.click();
+    unsaved = false;
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   };
 
@@ -130,5 +155,6 @@
   view.onscroll = () => paint(false);
   addEventListener("resize", () => paint(true));
   $("zoom").onclick = () => $("zoom").close();
+  restore();
   refresh();
 })();

@@ -3,12 +3,13 @@
 import base64
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+
+from mlt_jax.outputs import atomic
 
 
 def page(title: str, subtitle: str, sections: Sequence[str], *, data: Any = None) -> str:
@@ -42,12 +43,9 @@ def page(title: str, subtitle: str, sections: Sequence[str], *, data: Any = None
 
 def write(path: str | Path, text: str) -> Path:
     """The path, once the file is written there, whole or not at all."""
-    path = Path(path).expanduser()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(path.name + ".part")
-    draft.write_text(text, encoding="utf-8")
-    os.replace(draft, path)
-    return path
+    with atomic(path, encoding="utf-8") as file:
+        file.write(text)
+    return Path(path).expanduser()
 
 
 def section(title: str, intro: str, body: str, *, key: str = "", folded: bool = False) -> str:

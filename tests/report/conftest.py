@@ -43,8 +43,9 @@ def show(chromium):
         shown = Shown(context.new_page(), [], [])
 
         def dialog(opened):
-            shown.complaints.append(f"dialog: {opened.message}")
-            opened.dismiss()
+            leaving = opened.type == "beforeunload"
+            shown.complaints.append("asked before leaving" if leaving else f"dialog: {opened.message}")
+            opened.accept() if leaving else opened.dismiss()
 
         def console(message):
             if message.type in ("error", "warning", "assert"):

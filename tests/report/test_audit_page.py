@@ -10,6 +10,7 @@ import pytest
 from audited import CLASSES, EVIL, simulated_audit
 from PIL import Image
 
+from mlt_jax.audit.files import read_decisions
 from mlt_jax.audit.issues import find_label_issues
 from mlt_jax.cli import main
 from mlt_jax.report import audit_page
@@ -89,6 +90,37 @@ def test_issues_are_filtered_by_class_kind_and_search(show, audited):
     expected = [i for i, j, y in zip(*issues[:3], strict=True) if j == 1 and y == 0 and audit.ids[i].startswith("<b>1")]
     assert total(page) == len(expected) > 0
     assert complaints == []
+
+
+def test_decisions_outlive_a_reload_and_leaving_without_saving_is_asked_about(show, audited, tmp_path):
+    page, complaints, _ = show(audited[1])
+    page.click('.issue[aria-rowindex="1"] .f')
+    page.click('.issue[aria-rowindex="3"] .k')
+    page.reload()
+    assert complaints == ["asked before leaving"]
+    assert page.inner_text("#save") == "Save 2 decisions"
+    assert page.locator(".issue.flip").get_attribute("aria-rowindex") == "1"
+    assert page.locator(".issue.keep").get_attribute("aria-rowindex") == "3"
+    with page.expect_download():
+        page.click("#save")
+    page.reload()
+    other = audit_page(simulated_audit(seed=5), tmp_path / "other.html")
+    page.goto(other.as_uri())
+    assert page.is_disabled("#save")
+    assert complaints == ["asked before leaving"]  # once: then all was saved
+
+
+def test_names_that_look_like_formulas_are_saved_as_text_and_read_back(show, tmp_path):
+    audit = simulated_audit(ids=None)
+    audit = audit._replace(ids=tuple(f"=cmd|{k}" for k in range(len(audit.ids))))
+    page, _, _ = show(audit_page(audit, tmp_path / "report.html"))
+    page.click('.issue[aria-rowindex="1"] .f')
+    with page.expect_download() as saved:
+        page.click("#save")
+    first = find_label_issues(audit, most=1).example[0]
+    assert Path(saved.value.path()).read_text().splitlines()[1].startswith(f"'=cmd|{first},")
+    decided = read_decisions(saved.value.path(), audit.labels, audit.ids, audit.classes)
+    assert decided.example.tolist() == [first]
 
 
 def test_decisions_are_saved_as_csv(show, audited):
