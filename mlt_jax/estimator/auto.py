@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from mlt_jax.estimator.anchors import dual_t, t_estimator
-from mlt_jax.estimator.blind import SideTest, estimate_from_scores, side_test
+from mlt_jax.estimator.blind import RULES, SideTest, estimate_from_scores, side_test
 from mlt_jax.estimator.correlations import estimate_all
 from mlt_jax.estimator.crossfit import cross_val_logits
 from mlt_jax.estimator.selection import losses_from_probs, select_clean
@@ -41,6 +41,8 @@ def estimate(
 
         - `"auto"`: by scores (see `blind`) with `features`, on which heads are cross-fitted, or with (n, q) `probs`
           alone, which must then be *out-of-sample*; else, with losses or probs of several epochs, `"recipe"`;
+        - `"curve"`, `"count"`: by scores, where you know what `"auto"` would guess: that noise depends on the class
+          alone, or that it prefers ambiguous examples;
         - `"recipe"`: the paper's estimator. Small-loss labels are selected (`select_clean`) and the co-occurrence
           systems solved (`estimate_all`); classes without an estimate get Dual-T of the last epoch's `probs`, if given;
         - `"dual-t"`, `"t"`: the baselines Dual-T and T-estimator (`anchors`), of the last epoch's `probs`.
@@ -60,13 +62,15 @@ def estimate(
     check_groups(groups, features)
     if losses is None and probs is None and features is None:
         raise ValueError("losses: neither losses nor probs nor features were given; pass one, from any framework")
-    if method not in ("auto", "recipe", "dual-t", "t"):
-        raise ValueError(f'method: {method!r}; pass "auto", "recipe", "dual-t" or "t"')
-    if method == "auto" and features is not None:
+    if method not in (*RULES, "recipe", "dual-t", "t"):
+        raise ValueError(f'method: {method!r}; pass "auto", "curve", "count", "recipe", "dual-t" or "t"')
+    if method in RULES and features is not None:
         scores = cross_val_logits(features, checked, seed=seed, groups=groups)
-        return estimate_from_scores(scores, checked, assume=assume)
-    if method == "auto" and losses is None and np.ndim(probs) == 2:
-        return estimate_from_scores(as_logits(probs, checked), checked, assume=assume)
+        return estimate_from_scores(scores, checked, rule=method, assume=assume)
+    if method in RULES and np.ndim(probs) == 2 and (losses is None or method != "auto"):
+        return estimate_from_scores(as_logits(probs, checked), checked, rule=method, assume=assume)
+    if method in ("curve", "count"):
+        raise ValueError(f"probs: method={method!r} reads features or out-of-sample probs (n, q); pass one of them")
     if losses is None and probs is None:
         raise ValueError(f"losses: method={method!r} reads losses or probs, not features; pass one of them")
     last = None if probs is None else probs[-1] if np.ndim(probs) == 3 else probs

@@ -26,6 +26,7 @@ from mlt_jax.estimator.evidence import gather
 from mlt_jax.labels import as_labels, as_matrix
 from mlt_jax.transition import Status, TransitionEstimate, as_matrices, check_assume, implied_prior
 
+RULES = ("auto", "curve", "count")
 # Least standard deviation of the rates over classes: part of their errors is common and does not show in their spread.
 _LEAST_SPREAD = 0.01
 # Least standard error of a rate, and its part in proportion to the rate: the curve is only approximately right.
@@ -53,6 +54,7 @@ def estimate_from_scores(
     scores: Any,
     labels: Any,
     *,
+    rule: str = "auto",
     assume: str = "general",
     share: bool = True,
     observed: Any = None,
@@ -64,6 +66,8 @@ def estimate_from_scores(
       scores: (n, q), larger for more probable labels, by a model that never saw the example's labels. Only their order
         within a class is used.
       labels: (n, q), any form that `as_labels` takes, with its `observed` and `coding`.
+      rule: `"curve"` where you know that noise depends on the class alone, `"count"` where you know that it prefers
+        ambiguous examples, `"auto"` to let the data decide.
       assume: `"missing"` (rho_neg = 0) or `"partial"` (rho_pos = 0) where that is known.
       share: shrink the rates of the classes towards each other where at least 4 are identifiable.
 
@@ -80,13 +84,18 @@ def estimate_from_scores(
       `residual` is the misfit of the curve; `partners` is 0.
     """
     check_assume(assume)
+    if rule not in RULES:
+        raise ValueError(f"rule: {rule!r}; pass {', '.join(map(repr, RULES))}")
     checked = as_labels(labels, coding=coding, observed=observed)
     evidence = gather(scores, checked)
     curve = fit_curves(evidence.bins, assume)
     found = evidence.identifiable
     free = np.array([assume != "missing", assume != "partial"])
-    swaps = find_swaps(as_matrix(scores, checked, name="scores"), checked, evidence, curve) if free.all() else None
-    weight = plateau_weight(curve, evidence.bins, found) if swaps is None else 1.0
+    auto, swaps = rule == "auto", None
+    if auto and free.all():
+        swaps = find_swaps(as_matrix(scores, checked, name="scores"), checked, evidence, curve)
+    plateaus = plateau_weight(curve, evidence.bins, found) if auto and swaps is None else 1.0
+    weight = 0.0 if rule == "count" else plateaus
     stderr = np.where(free, np.maximum(curve.stderr, _LEAST_ERROR), 0)
     own = np.ones_like(stderr)
     rates = np.asarray(curve.rates, float)

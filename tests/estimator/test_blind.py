@@ -113,6 +113,19 @@ def test_plateaus_decide_which_model_speaks():
         assert (weight > 0.9) if heavy else (weight < 0.1)
 
 
+def test_who_knows_the_kind_of_noise_can_say_so():
+    scores, given, _ = ambiguous(np.random.default_rng(9))
+    curve, count, auto = (estimate_from_scores(scores, given, rule=rule) for rule in ("curve", "count", "auto"))
+    assert (np.asarray(curve.status) == Status.POSTERIOR).all()
+    assert float(np.median(curve.rho_pos)) < 0.1
+    assert (np.asarray(count.status) == Status.COUNTED).all()
+    np.testing.assert_allclose(count.T, auto.T, atol=1e-3)
+    probs = 1 / (1 + np.exp(-scores))
+    np.testing.assert_array_equal(estimate(given, probs=probs, method="curve").T, curve.T)
+    with pytest.raises(ValueError, match=r"probs: method='count' reads features"):
+        estimate(given, losses=probs, method="count")
+
+
 def test_swapped_labels_are_estimated_and_their_intervals_hold():
     scores, clean = scored(np.random.default_rng(14), n=6000, q=10, rho_neg=0.0, rho_pos=0.0, width=6)
     present = 1 / (1 + np.exp(-scores.astype(float)))
