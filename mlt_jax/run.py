@@ -112,7 +112,7 @@ def build_model(settings: Settings, train: Dataset, head: str, key: PRNGKeyArray
     if train.features is not None:
         return build(head, num_classes=q, key=key, size=train.features.shape[-1], dtype=dtype)
     return build(
-        settings.model, num_classes=q, key=key, pretrained=config.pretrained, dtype=dtype, size=config.image_size,
+        settings.model, num_classes=q, key=key, pretrained=settings.pretrained, dtype=dtype, size=config.image_size,
         head=head,
     )  # fmt: skip
 

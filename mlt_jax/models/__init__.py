@@ -41,8 +41,9 @@ def build(
     """The named network, ready to train.
 
     Args:
-      name: one of `names`: "resnet18", "resnet34", "resnet50", "small" (scenes of 32 to 64 px), or "linear", which
-        takes features (b, d), or maps (b, h, w, d) that it averages, instead of images; or another of `HEADS` alone.
+      name: one of `names`: "resnet18", "resnet34", "resnet50", "resnet101", "small" (scenes of 32 to 64 px), or
+        "linear", which takes features (b, d), or maps (b, h, w, d) that it averages, instead of images; or another of
+        `HEADS` alone.
       num_classes: q, the number of logits.
       key: for the random parameters: all, or only the head when the weights were trained for other classes.
       size: pixels of a side of the images, only checked; for "linear" the number of features (2048 if not given).
