@@ -55,9 +55,9 @@ class Config:
     """what to train, by the names of paper/methods.py: Standard, GCE, CDR, WSIC, AGCN, CSRA, Reweight, Forward,
     Backward, Revision, CSRA+Reweight, Reweight-TrueT, ...; by default the true T is left out where nobody knows it"""
     estimator: str = "auto"
-    """where the T of Reweight, Forward, Backward and Revision comes from: auto (cross-fitted heads where there are
-    features, else small losses and label correlations), recipe (the paper's estimator as in its tables), dual-t or t
-    (its baselines), or another name of paper/methods.py"""
+    """where the T of Reweight, Forward, Backward and Revision comes from: auto (cross-fitted heads on features, those
+    of the pretrained network where all of it is trained; else small losses and label correlations), recipe (the paper's
+    estimator as in its tables), dual-t or t (its baselines), or another name of paper/methods.py"""
     assume: str = "general"
     """general, or what you know: missing (no given label is wrong, rho_neg = 0), partial (none is missing)"""
     plugins: tuple[Path, ...] = ()
@@ -73,7 +73,7 @@ class Config:
     """finetune (all weights), frozen (features are computed once and kept, a linear head is trained on them), or auto:
     frozen for a ResNet where there is no accelerator"""
     cache: Path = Path("runs/features")
-    """where the features of a frozen backbone are kept"""
+    """where the features of a frozen backbone, or of the pretrained one for auto, are kept"""
     image_size: int | None = None
     """side of the images in pixels; by default 224, or that of digits"""
     epochs: int | None = None

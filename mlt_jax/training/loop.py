@@ -23,6 +23,7 @@ import numpy as np
 from jaxtyping import Float, PRNGKeyArray, PyTree, Shaped
 
 from mlt_jax.data import Dataset
+from mlt_jax.estimator.assumption import MOST_TESTED, assumption_test
 from mlt_jax.labels import as_labels
 from mlt_jax.models import Model
 from mlt_jax.models.pretrained import save
@@ -58,6 +59,8 @@ class Task(NamedTuple):
     test: Dataset  # clean labels
     truth: Truth | None = None  # None where nobody knows it
     assume: str = "general"  # the side that estimators may take as noise-free: "missing" or "partial"
+    # Of the training examples, for estimators alone, where `train` has images: by a network that never saw the labels.
+    features: Float[np.ndarray, "n d"] | None = None
 
 
 class Schedule(NamedTuple):
@@ -216,7 +219,7 @@ class Session:
 
     def _estimate(self, name: str, model: str) -> TransitionEstimate:
         estimator, data = find_estimator(name), self.task.train
-        features = data.features
+        features = self.task.features if data.features is None else data.features
         if features is not None and features.ndim > 2:
             features = features.mean(axis=tuple(range(1, features.ndim - 1)))
         evidence = Evidence(data.labels, features, self.task.assume, self.seed, lambda: self.warm_up(model))
@@ -233,6 +236,11 @@ class Session:
             if self.folder is not None:
                 file = "transition" if label == self.chosen else f"transition.{slug(label)}"
                 write_transition(self.folder, found, data.classes, self.task.truth and self.task.truth.T, name=file)
+                if label == self.chosen and "scores" in vars(evidence) and self.num_classes <= MOST_TESTED:
+                    tested = assumption_test(data.labels, scores=evidence.scores)
+                    by_class = zip(data.classes, tested.p.tolist(), tested.test, tested.sentences, strict=True)
+                    facts = {name: {"p": p, "test": test, "sentence": said} for name, p, test, said in by_class}
+                    write_json(self.folder / "assumption.json", facts)
         return found
 
     def _fit(self, name: str) -> Fit:
