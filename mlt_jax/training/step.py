@@ -152,7 +152,7 @@ def replicate(mesh: Mesh, tree: PyTree) -> PyTree:
     def put(leaf: Any) -> Array:
         if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             return jax.random.wrap_key_data(put(jax.random.key_data(leaf)), impl=jax.random.key_impl(leaf))
-        # A copy: steps may take its memory. Through the host: an array of one process cannot be sent to another's devices.
+        # A copy: steps may take its memory. Through the host: one process's array cannot be sent to another's devices.
         return jax.device_put(np.array(leaf), sharding)
 
     return jax.tree.map(put, tree)
