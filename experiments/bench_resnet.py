@@ -3,9 +3,9 @@
     python experiments/bench_resnet.py                 # needs `pip install torch==2.13.0` (the CPU build)
 
 Float32 on 2 cores, 224 px, batch 16, batch norm in training mode for the train step (cross-entropy, SGD with momentum
-0.9; ours is `make_train_step`, which also takes the gradient's norm). Each round times every contender once while the
-others wait, so that other load on the machine affects all alike; the table gives the median over rounds and the ratio
-to PyTorch (channels last) in images per second: above 1 is faster than PyTorch.
+0.9; ours is the step that `training.loop` compiles, which also takes the gradient's norm). Each round times every
+contender once while the others wait, so that other load on the machine affects all alike; the table gives the median
+over rounds and the ratio to PyTorch (channels last) in images per second: above 1 is faster than PyTorch.
 
 - torch: as it comes; torch-kept: with the allocator settings of `models.cpu.tune`, which are ours but help it too.
 - lax, matmul: ours, as `experiments/run.py` sets it up on a machine without an accelerator; lax-plain, matmul-plain:
@@ -29,7 +29,9 @@ import tyro
 from torch import nn
 
 from mlt_jax.models import build, cpu
-from mlt_jax.training.step import init_state, make_train_step
+from mlt_jax.training.loop import compile_step
+from mlt_jax.training.methods import Method
+from mlt_jax.training.step import init_state
 
 
 class Bottleneck(nn.Module):
@@ -97,7 +99,7 @@ def jax_steps(images: np.ndarray, labels: np.ndarray, conv: str) -> dict[str, Ca
     def loss(logits: jax.Array, labels: jax.Array) -> jax.Array:  # one column: the step averages over columns
         return optax.softmax_cross_entropy_with_integer_labels(logits, labels)[:, None]
 
-    step = jax.jit(make_train_step(model.apply, loss, optimizer), donate_argnums=0)
+    step = compile_step(model, Method(loss=lambda logits, labels, T: loss(logits, labels)), optimizer)
     predict = jax.jit(lambda params, stats: model.apply(params, stats, x, False)[0])
     batch = {"inputs": x, "labels": jnp.asarray(labels, jnp.int32), "weight": jnp.ones(len(images))}
     params, stats = jax.tree.map(jnp.copy, (model.params, model.stats))  # the forward pass keeps the model's own
@@ -105,7 +107,7 @@ def jax_steps(images: np.ndarray, labels: np.ndarray, conv: str) -> dict[str, Ca
 
     def train() -> float:
         nonlocal state
-        state, metrics = step(state, batch)
+        state, metrics = step(state, batch, None)
         return float(metrics["loss"])
 
     return {"forward": lambda: predict(model.params, model.stats).block_until_ready(), "train": train}

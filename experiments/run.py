@@ -1,14 +1,16 @@
 """One run of the paper's pipeline, from noisy labels to a table. Without arguments: `digits`, made on the spot.
 
 python experiments/run.py
-python experiments/run.py --dataset=voc2012 --data-dir=~/data --pretrained=timm/resnet50.tv_in1k
+python experiments/run.py --dataset=voc2012    # data and ImageNet weights are downloaded where they are not at hand
 """
+
+import sys
 
 import tyro
 
 from mlt_jax.config import Config
 from mlt_jax.models import cpu
-from mlt_jax.processes import join
+from mlt_jax.processes import exit_code, join
 from mlt_jax.run import run
 
 
@@ -21,4 +23,5 @@ def main(config: Config) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Config))
+    config = tyro.cli(Config)
+    sys.exit(exit_code("run.py", lambda: main(config)))

@@ -8,14 +8,17 @@ folder holds VOCdevkit (VOC2007's lists of train and val, and its images for AGC
 file: the same command goes on where it was stopped. `--help` says the rest.
 """
 
+import sys
+
 import tyro
 
 from mlt_jax.models import cpu
 from mlt_jax.paper.tables.options import Options
 from mlt_jax.paper.tables.run import run
+from mlt_jax.processes import exit_code
 
 if __name__ == "__main__":
     options = tyro.cli(Options)
     if cpu.alone():
         cpu.tune()
-    run(options)
+    sys.exit(exit_code("tables.py", lambda: run(options)))

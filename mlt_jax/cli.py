@@ -42,7 +42,7 @@ from mlt_jax.audit.files import (
 from mlt_jax.audit.issues import Issues, find_label_issues
 from mlt_jax.audit.propose import Proposal, propose_cells
 from mlt_jax.audit.verified import Verified, recalibrate, refusal, verified
-from mlt_jax.estimator.assumption import assumption_test
+from mlt_jax.estimator.assumption import MOST_TESTED, assumption_test
 from mlt_jax.estimator.counts import count
 from mlt_jax.estimator.raters import Raters, RaterStatus, RaterTable, ask_next, estimate_raters, rater_array
 from mlt_jax.estimator.solve import AGGREGATES, estimate_from_tables
@@ -52,9 +52,6 @@ from mlt_jax.transition import Status, TransitionEstimate, check_assume
 
 ISSUE_COLUMNS = ("example", "class", "given", "suggested", "p_wrong", "decision")
 PROPOSAL_COLUMNS = (*ISSUE_COLUMNS, "probability")
-
-# With more classes the test of the assumption is left out: it fits a curve to each.
-MOST_TESTED = 200
 
 
 @dataclasses.dataclass(frozen=True)

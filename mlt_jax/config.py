@@ -9,6 +9,7 @@ import jax
 
 from mlt_jax.data import DEFAULT_SPLITS
 from mlt_jax.models import names as MODELS
+from mlt_jax.models.pretrained import imagenet
 from mlt_jax.paper.methods import load_plugins
 from mlt_jax.training.loop import Schedule
 from mlt_jax.training.methods import find_estimator, find_method
@@ -27,9 +28,10 @@ class Config:
     dataset: str = "digits"
     """digits (made on the spot), voc2007, voc2012, coco, or folder (images with CSV files of labels)"""
     data_dir: Path | None = None
-    """folder that holds the data set"""
+    """folder that holds the data set; without it VOC and COCO are looked for in $MLT_JAX_DATA (else
+    ~/.cache/mlt_jax/data) and where TensorFlow Datasets keeps its data, and downloaded where they are in neither"""
     source: str = "files"
-    """files, or tfds (TensorFlow Datasets, which can download)"""
+    """files, or tfds: records prepared by TensorFlow Datasets"""
     features: Path | None = None
     """npz of precomputed features, or a folder of DATASET_features.npz and DATASET_labels.npz, in place of images"""
     labels: Path | None = None
@@ -53,23 +55,25 @@ class Config:
     """what to train, by the names of paper/methods.py: Standard, GCE, CDR, WSIC, AGCN, CSRA, Reweight, Forward,
     Backward, Revision, CSRA+Reweight, Reweight-TrueT, ...; by default the true T is left out where nobody knows it"""
     estimator: str = "auto"
-    """where the T of Reweight, Forward, Backward and Revision comes from: auto (cross-fitted heads where there are
-    features, else small losses and label correlations), recipe (the paper's estimator as in its tables), dual-t or t
-    (its baselines), or another name of paper/methods.py"""
+    """where the T of Reweight, Forward, Backward and Revision comes from: auto (cross-fitted heads on features, those
+    of the pretrained network where all of it is trained; else small losses and label correlations), recipe (the paper's
+    estimator as in its tables), dual-t or t (its baselines), or another name of paper/methods.py"""
     assume: str = "general"
     """general, or what you know: missing (no given label is wrong, rho_neg = 0), partial (none is missing)"""
     plugins: tuple[Path, ...] = ()
     """Python files that register methods or estimators of your own, see CONTRIBUTING.md"""
 
     model: str | None = None
-    """small, resnet18, resnet34, resnet50 or linear; by default linear on features, small on digits, else resnet50"""
+    """small, resnet18, resnet34, resnet50, resnet101 or linear; by default linear on features, small on digits, else
+    resnet50"""
     pretrained: str | None = None
-    """weight file (.npz, .safetensors), or a name on the Hugging Face hub"""
+    """weight file (.npz, .safetensors), a name on the Hugging Face hub such as timm/resnet50.tv_in1k (or @ and a
+    revision after it), or none: from scratch; by default torchvision's ImageNet weights for ResNets, none for others"""
     backbone: str = "auto"
     """finetune (all weights), frozen (features are computed once and kept, a linear head is trained on them), or auto:
     frozen for a ResNet where there is no accelerator"""
     cache: Path = Path("runs/features")
-    """where the features of a frozen backbone are kept"""
+    """where the features of a frozen backbone, or of the pretrained one for auto, are kept"""
     image_size: int | None = None
     """side of the images in pixels; by default 224, or that of digits"""
     epochs: int | None = None
@@ -110,6 +114,7 @@ class Settings:
 
     given: Config
     model: str
+    pretrained: str | None  # None: from scratch
     backbone: str  # "finetune" or "frozen"
     schedule: Schedule
     train_split: str
@@ -160,7 +165,8 @@ def resolve(config: Config) -> Settings:
     backbone = config.backbone
     if backbone == "auto":
         backbone = "frozen" if model.startswith("resnet") and jax.default_backend() == "cpu" else "finetune"
-    if backbone == "frozen" and not config.pretrained and model != "linear":
+    pretrained = None if config.pretrained == "none" else config.pretrained or imagenet(model)
+    if backbone == "frozen" and pretrained is None and model != "linear":
         raise ValueError(
             f"pretrained: none, and the backbone is frozen ({config.backbone}); pass --pretrained=weights.npz (or a "
             "name on the Hugging Face hub), --backbone=finetune to train all weights, or --features"
@@ -180,6 +186,7 @@ def resolve(config: Config) -> Settings:
     return Settings(
         given=config,
         model=model,
+        pretrained=pretrained,
         backbone=backbone,
         schedule=schedule,
         train_split=config.train_split or train,

@@ -3,6 +3,10 @@
 import itertools
 import json
 import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -40,6 +44,23 @@ def _in_cluster() -> bool:
     """Whether a launcher started this process as one of several: srun, an indexed Kubernetes job, or mpirun."""
     several = any(int(os.environ.get(name, "1")) > 1 for name in ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"))
     return several or {"KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX"} <= os.environ.keys()
+
+
+def exit_code(program: str, main: Callable[[], Any]) -> int:
+    """Runs `main`; 0, or 2 with one line where what went wrong is the user's to mend: a file, an option, the network.
+
+    Those are errors of the operating system and what this package raises itself. Anything else is a bug and raised on.
+    """
+    try:
+        main()
+    except (OSError, ValueError, TypeError, ImportError, FloatingPointError) as error:
+        raiser = traceback.extract_tb(error.__traceback__)[-1].filename
+        if not isinstance(error, OSError) and Path(__file__).parent not in Path(raiser).parents:
+            raise
+        words = " ".join(" ".join([str(error), *getattr(error, "__notes__", ())]).split())
+        print(f"{program}: {words}", file=sys.stderr)
+        return 2
+    return 0
 
 
 def is_main() -> bool:

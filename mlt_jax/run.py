@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PRNGKeyArray, UInt8
+from jaxtyping import Float, PRNGKeyArray, UInt8
 
 from mlt_jax import data as datasets
 from mlt_jax.config import DEFAULT_METHODS, Config, Settings, resolve
@@ -33,6 +33,7 @@ def run(config: Config) -> dict[str, Any]:
     train, test = load(settings)
     say(f"{train.name}: {len(train.ids)} examples, {test.name}: {len(test.ids)}, {len(train.classes)} classes")
     engine = None
+    train, features = estimator_features(settings, train)
     results = []
     for seed in config.seeds:
         folder = settings.workdir / f"seed{seed}"
@@ -40,7 +41,7 @@ def run(config: Config) -> dict[str, Any]:
         if done is None:
             engine = engine or build_engine(settings, train)
             noisy = noisy_labels(config, train.labels, seed)
-            task = make_task(train, test, noisy, known=config.noise != "none")
+            task = make_task(train, test, noisy, known=config.noise != "none", features=features)
             done = run_seed(engine, task, config, seed=seed, folder=folder)
             records.write_json(folder / "results.json", done)
             if is_main():
@@ -112,7 +113,7 @@ def build_model(settings: Settings, train: Dataset, head: str, key: PRNGKeyArray
     if train.features is not None:
         return build(head, num_classes=q, key=key, size=train.features.shape[-1], dtype=dtype)
     return build(
-        settings.model, num_classes=q, key=key, pretrained=config.pretrained, dtype=dtype, size=config.image_size,
+        settings.model, num_classes=q, key=key, pretrained=settings.pretrained, dtype=dtype, size=config.image_size,
         head=head,
     )  # fmt: skip
 
@@ -136,6 +137,29 @@ def load(settings: Settings) -> tuple[Dataset, Dataset]:
         maps=any(map(needs_maps, config.methods)),
     )  # fmt: skip
     return keep(train), keep(test)
+
+
+def estimator_features(settings: Settings, train: Dataset) -> tuple[Dataset, Float[np.ndarray, "n d"] | None]:
+    """Features of the *pretrained* network, by which `auto` estimates T while all of it is fine-tuned, if it is.
+
+    That network never saw the noisy labels; a fine-tuned one has learned some of them. One pass, kept in the cache.
+    Images that could not be read are left out of the data.
+    """
+    config = settings.given
+    asked = any(find_method(name).estimator == CHOSEN for name in config.methods) and config.estimator == "auto"
+    if train.features is not None or not asked:
+        return train, None
+    if settings.pretrained is None:
+        say("no pretrained weights to take features from: T comes from the paper's recipe, small losses of the warm-up")
+        return train, None
+    say(f"T is estimated from features of the pretrained network, computed once and kept in {config.cache}")
+    found = with_features(
+        train, build_model(settings, train, "linear", jax.random.key(0)), config.cache, size=config.image_size,
+        workers=config.workers, on_error=config.on_error,
+    )  # fmt: skip
+    kept = set(found.ids)
+    rows = np.array([row for row, name in enumerate(train.ids) if name in kept])
+    return (train if len(rows) == len(train.ids) else train.take(rows)), found.features
 
 
 def _claim(settings: Settings) -> None:

@@ -20,6 +20,16 @@ def test_every_default_is_filled_in():
     assert voc.workdir == Path("runs/voc2012-rates-0.2-0.2")
 
 
+def test_resnets_start_from_imagenet_unless_told_otherwise():
+    found = resolve(Config(dataset="voc2012"))
+    assert found.model == "resnet50"
+    assert found.pretrained == found.as_json()["pretrained"]
+    assert found.pretrained.startswith("timm/resnet50.tv_in1k@")
+    assert resolve(Config(dataset="voc2012", pretrained="none", backbone="finetune")).pretrained is None
+    assert resolve(Config(dataset="voc2012", pretrained="x.npz")).pretrained == "x.npz"
+    assert resolve(Config()).pretrained is None
+
+
 def test_what_is_given_stays():
     given = Config(features=Path("x"), epochs=7, sample_epoch=3, batch_size=9, learning_rate=0.1, workdir=Path("w"))
     found = resolve(given)
@@ -48,7 +58,10 @@ def test_where_a_run_lies_and_how_it_is_split_into_processes_is_not_what_it_is()
     [
         ({"noise": "salt"}, "noise: 'salt' is unknown; pass mlml"),
         ({"model": "vgg"}, "model: 'vgg' is unknown; pass"),
-        ({"model": "resnet50", "backbone": "frozen"}, "pretrained: none, and the backbone is frozen"),
+        (
+            {"model": "resnet50", "backbone": "frozen", "pretrained": "none"},
+            "pretrained: none, and the backbone is frozen",
+        ),
         ({"sample_epoch": 30}, "sample_epoch: 30; pass 1 to epochs = 4"),
         ({"methods": ("Reweigh",)}, "method: 'Reweigh' is unknown; pass one of Standard, GCE"),
         ({"methods": ()}, "methods: none; pass at least one"),

@@ -106,3 +106,17 @@ def test_a_process_that_dies_gives_the_other_a_clear_error_in_bounded_time(start
 def test_alone_nothing_is_added():
     table = np.arange(3)
     assert processes.add_up(table) is table
+
+
+def test_what_the_user_can_mend_is_one_line_and_a_bug_is_raised(capsys):
+    def miss():
+        raise FileNotFoundError("no such\nfile")
+
+    assert processes.exit_code("run.py", lambda: None) == 0
+    assert processes.exit_code("run.py", miss) == 2
+    assert processes.exit_code("run.py", lambda: processes.join("host:1", None, None)) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "run.py: no such file"
+    assert lines[1].startswith("run.py: coordinator, num_processes, process_id: are ('host:1', None, None); pass all")
+    with pytest.raises(ValueError, match="broadcast"):
+        processes.exit_code("run.py", lambda: np.zeros(2) + np.zeros(3))

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 import re
@@ -13,11 +14,14 @@ from paths import ROOT
 from PIL import Image
 from safetensors.numpy import load_file
 
-from mlt_jax import TransitionEstimate
-from mlt_jax.config import Config
+from mlt_jax import TransitionEstimate, estimate
+from mlt_jax.config import Config, resolve
+from mlt_jax.data import load
 from mlt_jax.models import build
 from mlt_jax.models.pretrained import save
-from mlt_jax.run import noisy_labels, run
+from mlt_jax.paper.tasks import Noisy, make_task, split_rows
+from mlt_jax.run import estimator_features, noisy_labels, run
+from mlt_jax.training.loop import Engine, Session
 
 N, D, Q = 1500, 12, 5
 
@@ -88,7 +92,8 @@ def patched(*args, **kwargs):
     return result
 setattr(owner, name, patched)
 import tyro
-from mlt_jax.config import Config
+from mlt_jax.config import Config, resolve
+from mlt_jax.paper.tasks import Noisy, make_task, split_rows
 from mlt_jax.run import run
 run(tyro.cli(Config, args=sys.argv[3:]))
 """
@@ -332,3 +337,24 @@ def test_help_lists_every_flag(start):
     out = finish(start([str(ROOT / "experiments" / "run.py"), "--help"]))
     for name in vars(Config()):
         assert f"--{name.replace('_', '-')}" in out
+
+
+def test_auto_reads_the_pretrained_network_where_all_of_it_is_fine_tuned(images, tmp_path, capsys):
+    """There is no warm-up; without pretrained weights it says what it uses."""
+    model = build("small", num_classes=3, key=jax.random.key(0))
+    weights = save(tmp_path / "small", "small", model.params, model.stats, model.preprocess)
+    asked = Config(dataset="folder", data_dir=images, model="small", image_size=32, cache=tmp_path, noise="none")
+    train = load("folder", data_dir=images)
+    same, features = estimator_features(resolve(dataclasses.replace(asked, pretrained=str(weights))), train)
+    assert same is train
+    assert features.shape == (180, 128)
+    assert "features of the pretrained network" in capsys.readouterr().out
+    task = make_task(train, train, Noisy(train.labels, None), known=False, features=features)
+    found = Session(Engine(lambda *_: pytest.fail("a warm-up")), task, folder=tmp_path / "seed0").transition("auto")
+    rows, _ = split_rows(180)
+    np.testing.assert_allclose(found.T, estimate(train.labels[rows], features=features[rows]).T, atol=1e-6)
+    assert set(json.loads((tmp_path / "seed0" / "assumption.json").read_text())) == {"red", "green", "blue"}
+    assert estimator_features(resolve(asked), train) == (train, None)
+    assert "no pretrained weights" in capsys.readouterr().out
+    assert estimator_features(resolve(dataclasses.replace(asked, estimator="recipe")), train) == (train, None)
+    assert capsys.readouterr().out == ""

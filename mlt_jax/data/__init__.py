@@ -7,13 +7,14 @@ for batch in batches(data, batch_size=128, epoch=0, seed=1, train=True): ...
 
 from pathlib import Path
 
-from mlt_jax.data.base import ArrayImages, Batch, Dataset, Files, ImageError, read_image
+from mlt_jax.data.archives import fetch, find
+from mlt_jax.data.base import ArrayImages, Batch, Dataset, Files, ImageError, check_split, read_image
 from mlt_jax.data.batches import batches, num_batches
 from mlt_jax.data.coco import load_coco
 from mlt_jax.data.digits import load_digits_scenes
 from mlt_jax.data.features import load_features
 from mlt_jax.data.folder import load_folder
-from mlt_jax.data.tfds import BUILDERS, load_tfds
+from mlt_jax.data.tfds import BUILDERS, LABELLED, load_tfds, records
 from mlt_jax.data.transforms import augment, warp
 from mlt_jax.data.voc import load_voc
 
@@ -45,7 +46,9 @@ def load(
       dataset: "digits", "voc2007", "voc2012", "coco", "folder" (images with a CSV file of labels) or "features"
         (SPLIT.npz with `features` and `labels`).
       split: by default the one the paper trains on; "voc2007/test" is a split of another data set.
-      data_dir: the folder with VOCdevkit, with COCO's annotations and images, or with SPLIT.csv or SPLIT.npz.
+      data_dir: the folder with VOCdevkit, with COCO's annotations and images, or with SPLIT.csv or SPLIT.npz. Without
+        it VOC and COCO are looked for in $MLT_JAX_DATA (else ~/.cache/mlt_jax/data) and in TFDS's folder, and fetched
+        where they are in neither.
       source: "files", or "tfds" for VOC and COCO through TensorFlow Datasets (then `data_dir` is that of TFDS).
       features: an npz of precomputed features to use in place of images, with the labels in it or in the npz `labels`;
         or a folder with DATASET_features.npz and DATASET_labels.npz. See `load_features`.
@@ -68,11 +71,15 @@ def load(
         if dataset not in BUILDERS:
             raise ValueError(f"source: TFDS is for {', '.join(BUILDERS)}; leave it out for {dataset!r}")
         return load_tfds(BUILDERS[dataset], split, data_dir=data_dir)
+    if data_dir is None and dataset not in BUILDERS:
+        raise ValueError(f"data_dir: is missing; pass the folder that holds {dataset} (--data-dir=...)")
     if data_dir is None:
-        raise ValueError(
-            f"data_dir: is missing; pass the folder that holds {dataset} (--data-dir=...)"
-            + (", or let TFDS fetch it: pip install 'mlt_jax[tfds]' and --source=tfds" if dataset in BUILDERS else "")
-        )
+        name = BUILDERS[dataset]
+        check_split(split, LABELLED[name], f"{name} with labels")  # before anything is fetched
+        data_dir = find(dataset, split)
+        if data_dir is None and records(name) is not None:
+            return load_tfds(name, split)
+        data_dir = data_dir or fetch(dataset)
     if dataset == "coco":
         return load_coco(data_dir, split)
     if dataset == "folder":

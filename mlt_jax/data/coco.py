@@ -1,6 +1,7 @@
 """COCO from its `instances_*.json` and image folders, as unpacked from the official archives."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -22,18 +23,7 @@ def load_coco(root: str | Path, split: str, *, year: str | int = 2014) -> Datase
       split: "train" or "val".
     """
     check_split(split, SPLITS, "COCO")
-    root, part = Path(root).expanduser(), f"{split}{year}"
-    path = _first(
-        root / "annotations" / f"instances_{part}.json",
-        root / f"instances_{part}.json",
-        hint=f"download annotations_trainval{year}.zip from https://cocodataset.org/#download and unpack it in {root}, "
-        "or let TFDS fetch all of it: pip install 'mlt_jax[tfds]' and --source=tfds",
-    )
-    folder = _first(
-        root / part,
-        root / "images" / part,
-        hint=f"download {part}.zip from https://cocodataset.org/#download and unpack it in {root}",
-    )
+    path, folder = _find(Path(root).expanduser(), f"{split}{year}", year)
     with path.open() as file:
         content = json.load(file)
     names = {category["id"]: category["name"] for category in content["categories"]}
@@ -48,6 +38,29 @@ def load_coco(root: str | Path, split: str, *, year: str | int = 2014) -> Datase
         labels[row[annotation["image_id"]], column[annotation["category_id"]]] = 1
     ids = tuple(files[key] for key in order)
     return Dataset(f"coco{year}/{split}", ids, classes, labels, image=Files(tuple(folder / name for name in ids)))
+
+
+def holds(root: Path, split: str) -> bool:
+    """Whether `load_coco` would find labels and images of this split."""
+    with suppress(FileNotFoundError):
+        return bool(_find(root, f"{split}2014", 2014))
+    return False
+
+
+def _find(root: Path, part: str, year: str | int) -> tuple[Path, Path]:
+    """(json of the labels, folder of the images)."""
+    path = _first(
+        root / "annotations" / f"instances_{part}.json",
+        root / f"instances_{part}.json",
+        hint=f"download annotations_trainval{year}.zip from https://cocodataset.org/#download and unpack it in {root}, "
+        "or leave it out: all of it is then fetched",
+    )
+    folder = _first(
+        root / part,
+        root / "images" / part,
+        hint=f"download {part}.zip from https://cocodataset.org/#download and unpack it in {root}",
+    )
+    return path, folder
 
 
 def _first(*paths: Path, hint: str) -> Path:

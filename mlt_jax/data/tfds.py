@@ -13,6 +13,7 @@ from mlt_jax.data import coco, voc
 from mlt_jax.data.base import Dataset, Pixels, check_split, read_image
 
 BUILDERS = {"voc2007": "voc/2007", "voc2012": "voc/2012", "coco": "coco/2014"}
+LABELLED = {"voc/2007": voc.SPLITS, "voc/2012": ("train", "val", "trainval"), "coco/2014": coco.SPLITS}
 _SPLITS = {"train": "train", "val": "validation", "trainval": "train+validation", "test": "test"}
 
 
@@ -28,8 +29,7 @@ def load_tfds(name: str, split: str, *, data_dir: str | Path | None = None) -> D
     """
     if name not in BUILDERS.values():
         raise ValueError(f"name: {name!r} is unknown; pass {', '.join(map(repr, BUILDERS.values()))}")
-    splits = {"voc/2007": voc.SPLITS, "voc/2012": ("train", "val", "trainval"), "coco/2014": coco.SPLITS}[name]
-    check_split(split, splits, f"{name} with labels")
+    check_split(split, LABELLED[name], f"{name} with labels")
     source, names = _open(name, split, data_dir)
     classes = tuple(sorted(names))
     column = np.array([classes.index(name) for name in names])
@@ -76,22 +76,34 @@ def _open(name: str, split: str, data_dir: str | Path | None) -> tuple[Sequence[
     return source, label.names
 
 
-def _prepared(name: str, data_dir: str | Path | None) -> Any:
+def records(name: str, data_dir: str | Path | None = None) -> Any:
+    """The builder of array records that TFDS has prepared, or None."""
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core.read_only_builder import builder_from_files
 
-    options = {} if data_dir is None else {"data_dir": str(Path(data_dir).expanduser())}
     # From the files alone: COCO's own builder imports TensorFlow before it has read anything.
     with suppress(tfds.core.DatasetNotFoundError):
-        builder = builder_from_files(name, **options)
+        builder = builder_from_files(name, **_options(data_dir))
         if tfds.core.FileFormat.ARRAY_RECORD in builder.info.available_file_formats():
             return builder
+    return None
+
+
+def _options(data_dir: str | Path | None) -> dict[str, str]:
+    return {} if data_dir is None else {"data_dir": str(Path(data_dir).expanduser())}
+
+
+def _prepared(name: str, data_dir: str | Path | None) -> Any:
+    import tensorflow_datasets as tfds
+
+    if (builder := records(name, data_dir)) is not None:
+        return builder
     if missing := [module for module in ("tensorflow", "importlib_resources") if find_spec(module) is None]:
         raise ModuleNotFoundError(
             f"data_dir: {data_dir or 'that of TFDS'} holds no array records of {name}, and preparing them needs "
             f"{' and '.join(missing)}: run pip install 'mlt_jax[tfds]' and the same command again, or unpack the "
             "original archives and drop --source=tfds"
         )
-    builder = tfds.builder(name, file_format="array_record", **options)
+    builder = tfds.builder(name, file_format="array_record", **_options(data_dir))
     builder.download_and_prepare()
     return builder

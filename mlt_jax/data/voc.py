@@ -1,5 +1,6 @@
 """PASCAL VOC from an unpacked VOCdevkit: ImageSets/Main has the labels, JPEGImages the images; no Annotations."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,6 @@ CLASSES = (
 )
 # fmt: on
 SPLITS = ("train", "val", "trainval", "test")
-ARCHIVES = {"2007": "VOCtrainval_06-Nov-2007.tar and VOCtest_06-Nov-2007.tar", "2012": "VOCtrainval_11-May-2012.tar"}
 _SITE = "http://host.robots.ox.ac.uk/pascal/VOC/"
 
 
@@ -36,6 +36,13 @@ def load_voc(root: str | Path, year: str | int, split: str) -> Dataset:
     return Dataset(f"voc{year}/{split}", ids, CLASSES, labels, ignore, image)
 
 
+def holds(root: Path, year: str, split: str) -> bool:
+    """Whether `load_voc` would find the labels of this split."""
+    with suppress(FileNotFoundError):
+        return (_find(root, year) / "ImageSets" / "Main" / f"{CLASSES[-1]}_{split}.txt").exists()
+    return False
+
+
 def decode_voc(values: Int8[np.ndarray, "n q"]) -> tuple[np.ndarray, np.ndarray | None]:
     """(labels, ignore) of VOC's 1 present, 0 only difficult, -1 absent; `ignore` is None where nothing is difficult."""
     difficult = values == 0
@@ -48,9 +55,8 @@ def _find(root: Path, year: str) -> Path:
         if (folder / "ImageSets" / "Main").is_dir():
             return folder
     raise FileNotFoundError(
-        f"data_dir: neither {tried[0]} nor {tried[1]} has an ImageSets/Main folder; download "
-        f"{ARCHIVES.get(year, f'the VOC{year} archives')} from {_SITE}voc{year}/ and unpack with `tar xf` in {root}, "
-        "or let TFDS fetch it: pip install 'mlt_jax[tfds]' and --source=tfds"
+        f"data_dir: neither {tried[0]} nor {tried[1]} has an ImageSets/Main folder; download the archives from "
+        f"{_SITE}voc{year}/ and unpack them with `tar xf` in {root}, or leave it out: they are then fetched"
     )
 
 

@@ -41,8 +41,9 @@ def build(
     """The named network, ready to train.
 
     Args:
-      name: one of `names`: "resnet18", "resnet34", "resnet50", "small" (scenes of 32 to 64 px), or "linear", which
-        takes features (b, d), or maps (b, h, w, d) that it averages, instead of images; or another of `HEADS` alone.
+      name: one of `names`: "resnet18", "resnet34", "resnet50", "resnet101", "small" (scenes of 32 to 64 px), or
+        "linear", which takes features (b, d), or maps (b, h, w, d) that it averages, instead of images; or another of
+        `HEADS` alone.
       num_classes: q, the number of logits.
       key: for the random parameters: all, or only the head when the weights were trained for other classes.
       size: pixels of a side of the images, only checked; for "linear" the number of features (2048 if not given).
@@ -60,7 +61,7 @@ def build(
     if name in HEADS:
         if pretrained is not None:
             raise ValueError(f"pretrained: {str(pretrained)!r} for name={name!r}; it has no backbone, leave it out")
-        graph, params, stats = _split(HEADS[name](size or 2048, num_classes, rngs=rngs))
+        graph, params, stats = _split(_head(name, axis_name)(size or 2048, num_classes, rngs=rngs))
         return Model(params, stats, partial(_apply, graph, jnp.asarray), None, name)
     weights = None if pretrained is None else _pretrained.load(pretrained, SHAPES[name])
     if weights is not None and version not in (None, weights.version):
@@ -68,7 +69,9 @@ def build(
     auto = "matmul" if jax.default_backend() == "cpu" else "lax"
     how = How(auto if conv == "auto" else conv, jnp.dtype(dtype), axis_name)
     version = (version or "v1.5") if weights is None else weights.version
-    net = ResNet(SHAPES[name], num_classes=num_classes, version=version, how=how, rngs=rngs, head=HEADS[head])
+    net = ResNet(
+        SHAPES[name], num_classes=num_classes, version=version, how=how, rngs=rngs, head=_head(head, axis_name)
+    )
     graph, params, stats = _split(net)
     preprocess = IMAGENET
     if weights is not None:
@@ -76,6 +79,11 @@ def build(
         preprocess = weights.preprocess
     apply, features = partial(_apply, graph, preprocess), partial(_features, graph, preprocess)
     return Model(params, stats, apply, features, name, preprocess)
+
+
+def _head(name: str, axis_name: str | None) -> Any:
+    """The module of a head; the one that has batch statistics is told the axis over which they are shared."""
+    return partial(AGCN, axis_name=axis_name) if name == "agcn" else HEADS[name]
 
 
 def _check(name: str, num_classes: int, size: int | None, conv: str, version: str | None, head: str) -> None:

@@ -23,14 +23,14 @@ class AGCN(nnx.Module):
     Z = V + f(f(D H) W_d); second score Z_j . u_j. f is the leaky ReLU of slope 0.2, vectors have half the features.
     """
 
-    def __init__(self, features: int, num_classes: int, *, rngs: nnx.Rngs):
+    def __init__(self, features: int, num_classes: int, *, rngs: nnx.Rngs, axis_name: str | None = None):
         width = features // 2
         self.scores = dense(features, num_classes, rngs=rngs)
         self.transform, self.transform_bias = dense(features, width, rngs=rngs), nnx.Param(jnp.zeros(width))
         self.static_graph = dense(num_classes, num_classes, rngs=rngs)
         self.static, self.static_bias = dense(width, width, rngs=rngs), nnx.Param(jnp.zeros(width))
         self.all_classes, self.all_classes_bias = dense(width, width, rngs=rngs), nnx.Param(jnp.zeros(width))
-        self.norm = BatchNorm(width, how=How("lax", jnp.dtype("float32"), None))
+        self.norm = BatchNorm(width, how=How("lax", jnp.dtype("float32"), axis_name))
         self.graph, self.graph_bias = dense(2 * width, num_classes, rngs=rngs), nnx.Param(jnp.zeros(num_classes))
         self.dynamic, self.dynamic_bias = dense(width, width, rngs=rngs), nnx.Param(jnp.zeros(width))
         self.last, self.last_bias = dense(width, num_classes, rngs=rngs), nnx.Param(jnp.zeros(num_classes))

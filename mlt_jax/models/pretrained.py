@@ -4,10 +4,11 @@ Two families: npz with our own names (`stage1.block1.1.conv.kernel`; v1, BGR min
 safetensors with torchvision's names (`layer1.0.conv1.weight`; v1.5, RGB), as published on the Hugging Face hub.
 """
 
+import hashlib
+import json
 import os
 import re
-import urllib.error
-import urllib.request
+import zipfile
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,13 +16,45 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
 from mlt_jax.models.base import CAFFE, IMAGENET, Preprocess, PyTree
 from mlt_jax.models.resnet import SHAPES, Shape
+from mlt_jax.network import reach
 
 _FILE = "model.safetensors"
-_HUB = "https://huggingface.co"
 _LEAVES = {"weight": "scale", "bias": "bias", "running_mean": "mean", "running_var": "var"}
+
+
+class Pin(NamedTuple):
+    """One version of a repository's `model.safetensors`."""
+
+    revision: str
+    sha256: str
+
+
+# torchvision's first ImageNet weights, which the paper starts from, as timm publishes them. Without a pin the hub's own
+# hash is checked.
+PINNED = {
+    "timm/resnet18.tv_in1k": Pin(
+        "bbd144b3e5565108aad885f145491d11bc6ce807", "694f673df6520a3158624e8a89af086f59923ee4cd7436fe5bc3bc71d295ad81"
+    ),
+    "timm/resnet34.tv_in1k": Pin(
+        "1b7b21cca82ff974d341713f777bf740c2db38c4", "0bb82595a564991a9d424708b33f5d843f5aaed7f6c0886ff10849ff97022235"
+    ),
+    "timm/resnet50.tv_in1k": Pin(
+        "78f3ecfdb38e06d9b8397f662e7ab8fee96026fa", "5d061a3c593d795bfe682d9b152bafbcf550579873492def3515b46db1189888"
+    ),
+}
+
+
+def imagenet(model: str) -> str | None:
+    """The repository of a network's ImageNet weights, at the revision pinned, if any; None for other networks."""
+    if not model.startswith("resnet"):
+        return None
+    name = f"timm/{model}.tv_in1k"
+    return f"{name}@{PINNED[name].revision}" if name in PINNED else name
 
 
 class Weights(NamedTuple):
@@ -35,20 +68,28 @@ class Weights(NamedTuple):
 
 def load(source: str | PathLike[str], shape: Shape) -> Weights:
     """Weights of a .npz or .safetensors file, or of a repository of the Hugging Face hub, for a ResNet of `shape`."""
-    path = Path(source)
+    path, preprocess = Path(source).expanduser(), IMAGENET
     if not path.exists():
         if path.suffix in (".npz", ".safetensors"):
             raise FileNotFoundError(f"pretrained: no file {str(source)!r}; check the path")
-        path = download(str(source))
-    if path.suffix == ".npz":
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {_from_npz(key): value for key, value in archive.items()}
-        return Weights(arrays, "v1", CAFFE, str(source))
-    if path.suffix != ".safetensors":
+        path, preprocess = download(str(source))
+    if path.suffix not in (".npz", ".safetensors"):
         raise ValueError(f"pretrained: {str(source)!r}; pass a .npz or .safetensors file (pickles are not read)")
-    from safetensors.numpy import load_file
+    try:
+        if path.suffix == ".npz":
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+                return Weights({_from_npz(key): value for key, value in archive.items()}, "v1", CAFFE, str(source))
+        with safe_open(path, "numpy") as opened:
+            tensors = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118
+            kept = (opened.metadata() or {}).get("preprocess")
+    except (SafetensorError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"pretrained: {str(source)!r} cannot be read ({error}); fetch or write it again") from error
+    preprocess = preprocess if kept is None else Preprocess(*map(_tuple, json.loads(kept)))
+    return Weights(from_torchvision(tensors, shape), "v1.5", preprocess, str(source))
 
-    return Weights(from_torchvision(load_file(path), shape), "v1.5", IMAGENET, str(source))
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def save(path: Path, name: str, params: PyTree, stats: PyTree, preprocess: Preprocess | None) -> Path:
@@ -64,9 +105,8 @@ def save(path: Path, name: str, params: PyTree, stats: PyTree, preprocess: Prepr
     path = path.with_suffix(".safetensors" if torchvision else ".npz")
     draft = path.with_suffix(".part")
     if torchvision:
-        from safetensors.numpy import save_file
-
-        save_file(to_torchvision(params, stats, SHAPES[name]), draft)
+        facts = None if preprocess is None else {"preprocess": json.dumps(preprocess)}
+        save_file(to_torchvision(params, stats, SHAPES[name]), draft, metadata=facts)
     else:
         named: dict[str, Any] = {_to_npz(key): np.asarray(value) for key, value in arrays.items()}
         with draft.open("wb") as file:
@@ -144,36 +184,73 @@ def torchvision_names(shape: Shape) -> dict[str, str]:
     return names | {"fc.weight": "head.kernel", "fc.bias": "head.bias"}
 
 
-def download(repository: str) -> Path:
-    """Local path of `model.safetensors` of a repository of the Hugging Face hub, fetched once.
+def download(repository: str) -> tuple[Path, Preprocess]:
+    """Local path of `model.safetensors` of a repository of the Hugging Face hub, fetched once, and its preprocessing.
 
-    With `huggingface_hub` installed its cache and credentials are used; else plain HTTP into `~/.cache/mlt_jax`.
+    Kept and found as `huggingface_hub` does (`HF_HOME`, `HF_ENDPOINT`, ...). The file must have the hash of `PINNED`,
+    else the one by which the hub names it.
+
+    Args:
+      repository: "owner/name", or "owner/name@revision".
     """
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", repository):
+    name, _, revision = repository.partition("@")
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         raise FileNotFoundError(f"pretrained: {repository!r} is neither a file nor a repository like 'owner/name'")
-    try:
-        from huggingface_hub import hf_hub_download
-    except ImportError:
-        return _fetch(repository)
-    return Path(hf_hub_download(repository, _FILE))
+    pin = PINNED.get(name)
+    if pin is not None and revision in ("", pin.revision):
+        path = _fetch(name, _FILE, pin.revision)
+        _check(path, repository, pin.sha256)
+        return path, IMAGENET
+    path = _fetch(name, _FILE, revision)
+    stored = path.resolve().name  # the hub's cache names large files by their hash
+    if re.fullmatch("[0-9a-f]{64}", stored):
+        _check(path, repository, stored)
+    return path, _preprocess(name, revision)
 
 
-def _fetch(repository: str) -> Path:
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "mlt_jax" / repository.replace("/", "--")
-    path, url = cache / _FILE, f"{os.environ.get('HF_ENDPOINT', _HUB)}/{repository}/resolve/main/{_FILE}"
-    if path.exists():
-        return path
-    cache.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(f".{os.getpid()}.part")
+def _preprocess(repository: str, revision: str) -> Preprocess:
+    """By timm's `config.json`, which tells mean and std; without one, ImageNet's."""
+    from huggingface_hub.utils import EntryNotFoundError, LocalEntryNotFoundError
+
     try:
-        with urllib.request.urlopen(url, timeout=30) as answer, part.open("wb") as out:
-            while piece := answer.read(1 << 20):
-                out.write(piece)
-    except (urllib.error.URLError, TimeoutError, OSError) as error:
-        part.unlink(missing_ok=True)
+        facts = json.loads(_fetch(repository, "config.json", revision).read_text()).get("pretrained_cfg", {})
+    except ConnectionError as error:
+        absent = isinstance(error.__cause__, EntryNotFoundError)
+        if not absent or isinstance(error.__cause__, LocalEntryNotFoundError):
+            raise
+        return IMAGENET
+    mean, std = (tuple(facts.get(key, getattr(IMAGENET, key))) for key in ("mean", "std"))
+    return IMAGENET._replace(mean=mean, std=std)
+
+
+def _fetch(repository: str, file: str, revision: str) -> Path:
+    from huggingface_hub import constants, hf_hub_download
+    from huggingface_hub.utils import LocalEntryNotFoundError
+
+    wanted: dict[str, Any] = dict(repo_id=repository, filename=file, revision=revision or None)
+    try:
+        try:
+            return Path(hf_hub_download(**wanted, local_files_only=True))
+        except LocalEntryNotFoundError:
+            reach(constants.ENDPOINT)
+            return Path(hf_hub_download(**wanted))
+    except Exception as error:  # each version of the hub's client has another HTTP library, with errors of its own
+        why = " ".join(str(error.__cause__ or error).split())
         raise ConnectionError(
-            f"pretrained: could not fetch {url} ({error}); on a machine with a network, download that file "
-            f"and pass its path, --pretrained=path/to/{_FILE}"
+            f"pretrained: {file} of {repository} is not in the hub's cache and could not be fetched ({why}); on a "
+            f"machine with a network, download {_FILE} of huggingface.co/{repository} and pass its path, "
+            f"--pretrained=path/to/{_FILE}"
         ) from error
-    part.replace(path)
-    return path
+
+
+def _check(path: Path, repository: str, expected: str) -> None:
+    """ValueError where the file has another hash; it is then deleted, to be fetched again."""
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != expected:
+        path.resolve().unlink()
+        path.unlink(missing_ok=True)
+        raise ValueError(
+            f"pretrained: {_FILE} of {repository} has the hash {found[:12]}, not {expected[:12]}, and was deleted; run "
+            f"again, or pass --pretrained=path/to/{_FILE}"
+        )

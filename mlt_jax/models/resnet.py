@@ -35,6 +35,7 @@ SHAPES = {
     "resnet18": Shape((2, 2, 2, 2), (64, 128, 256, 512), False, 64),
     "resnet34": Shape((3, 4, 6, 3), (64, 128, 256, 512), False, 64),
     "resnet50": Shape((3, 4, 6, 3), (64, 128, 256, 512), True, 64),
+    "resnet101": Shape((3, 4, 23, 3), (64, 128, 256, 512), True, 64),
     "small": Shape((1, 1, 1, 1), (16, 32, 64, 128), False, 16, pool=False),
 }
 

@@ -23,8 +23,10 @@ import numpy as np
 
 from mlt_jax.estimator.anchors import dual_t, t_estimator
 from mlt_jax.estimator.auto import estimate
+from mlt_jax.estimator.blind import estimate_from_scores
 from mlt_jax.estimator.correlations import estimate_all
 from mlt_jax.estimator.selection import select_clean
+from mlt_jax.labels import as_labels
 from mlt_jax.models.revision import make_revision, with_delta
 from mlt_jax.paper.cdr import make_cdr
 from mlt_jax.training import losses
@@ -57,15 +59,13 @@ def ours(evidence: Evidence, *, aggregate: str = "residual", tau: float = 0.5, r
 
 def blind(evidence: Evidence) -> Any:
     """This library's default on features, without knowledge of a noise-free side."""
-    if evidence.features is None:
-        raise ValueError("features: none of shape (n, d); this estimator needs them")
-    return estimate(evidence.labels, features=evidence.features)
+    return estimate_from_scores(evidence.scores, as_labels(evidence.labels))
 
 
 def auto(evidence: Evidence) -> Any:
     """This library's default for whatever there is: features, else the losses and probabilities of the warm-up."""
     if evidence.features is not None:
-        return estimate(evidence.labels, features=evidence.features, assume=evidence.assume)
+        return estimate_from_scores(evidence.scores, as_labels(evidence.labels), assume=evidence.assume)
     return estimate(evidence.labels, losses=evidence.losses, probs=evidence.probs, assume=evidence.assume)
 
 

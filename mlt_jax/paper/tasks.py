@@ -22,7 +22,13 @@ class Noisy(NamedTuple):
 
 
 def make_task(
-    train: Dataset, test: Dataset, noisy: Noisy, *, parts: tuple[Dataset, Dataset] | None = None, known: bool = True
+    train: Dataset,
+    test: Dataset,
+    noisy: Noisy,
+    *,
+    parts: tuple[Dataset, Dataset] | None = None,
+    known: bool = True,
+    features: Float[np.ndarray, "n d"] | None = None,
 ) -> Task:
     """The task of a data set with these noisy labels.
 
@@ -32,6 +38,7 @@ def make_task(
       noisy: all labels of `train`, corrupted.
       parts: the rows of `train` to train and to validate on, where they were taken before (`split_rows`).
       known: whether the labels of `train` are the truth.
+      features: of all of `train`, for estimators alone, where it has images.
     """
     rows, others = split_rows(len(train.ids))
     kept, held_out = parts or (train.take(rows), train.take(others))
@@ -41,6 +48,7 @@ def make_task(
         test,
         Truth(noisy.T, train.labels[rows]) if known else None,
         noisy.assume,
+        None if features is None else features[rows],
     )
 
 

@@ -109,7 +109,12 @@ def _noise(folder: Path) -> list[str]:
                 neg, pos = (np.array([float(row[f"true_rho_{side}"]) for row in rows]) for side in ("neg", "pos"))
                 true_T = np.stack([1 - neg, neg, pos, 1 - pos], axis=1).reshape(q, 2, 2)
     order = np.argsort(-np.asarray(found.rho_neg + found.rho_pos), kind="stable").tolist()
-    return [sections.rates(found, classes, true_T=true_T), sections.heat_maps(found, classes, order)]
+    doubts = [entry["sentence"] for entry in _json(folder / "assumption.json").values() if entry["test"]]
+    return [
+        sections.rates(found, classes, true_T=true_T),
+        sections.assumption(found, doubts),
+        sections.heat_maps(found, classes, order),
+    ]
 
 
 def _settings(config: dict[str, Any]) -> str:

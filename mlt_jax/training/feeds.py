@@ -5,6 +5,7 @@ in evaluation mode), and puts a tree where the steps want it (`put`).
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -26,10 +27,13 @@ from mlt_jax.training.step import (
     stream_epoch,
 )  # fmt: skip
 
+# Numbers of features that are predicted from at once: 64 MB.
+_PREDICTED = 1 << 24
+
 # step(state, batch, T) -> (state, metrics)
 Step = Callable[..., tuple[TrainState, dict[str, jax.Array]]]
-# (state, batches of this epoch done, sum of the losses since the last call)
-Report = Callable[[TrainState, int, float], None]
+# (state, or None where nobody wanted it; batches of this epoch done; sum of the losses since the last call)
+Report = Callable[[TrainState | None, int, float], None]
 
 
 class Resident:
@@ -43,12 +47,13 @@ class Resident:
         self._kept: dict[int, tuple[np.ndarray, jax.Array]] = {} if kept is None else kept
 
     def put(self, tree: PyTree) -> PyTree:
-        """The tree on the default device."""
-        return jax.tree.map(jnp.asarray, tree)
+        """A copy of the tree on the default device: steps take a state's memory."""
+        return jax.tree.map(jnp.copy, tree)
 
     def train(
-        self, step: Step, state: TrainState, T: Any, data: Dataset, *, epoch: int, seed: int, start: int, report: Report
-    ) -> TrainState:
+        self, step: Step, state: TrainState, T: Any, data: Dataset, *, epoch: int, seed: int, start: int,
+        report: Report, wanted: Callable[[], bool] | None = None,
+    ) -> TrainState:  # fmt: skip
         """The state after an epoch."""
         assert start == 0
         if step not in self._epochs:
@@ -68,18 +73,31 @@ class Resident:
 
     def predict(self, params: PyTree, stats: PyTree, data: Dataset) -> Float[np.ndarray, "n q"]:
         """Logits of all examples."""
-        return np.asarray(self._predict(params, stats, self._inputs(data)))
+        inputs = self._inputs(data)
+        size = max(1, _PREDICTED // (inputs[0].size or 1))
+        return np.concatenate([self._predict(params, stats, inputs[k : k + size]) for k in range(0, len(inputs), size)])
 
     def _inputs(self, data: Dataset) -> jax.Array:
         assert data.features is not None
         key = id(data.features)
         if key not in self._kept:
+            _check_fits(4 * data.features.size, jax.local_devices()[0].memory_stats())
             self._kept[key] = data.features, jnp.asarray(data.features, jnp.float32)
         return self._kept[key][1]
 
 
+def _check_fits(size: int, stats: dict[str, int] | None) -> None:
+    """ValueError where so many bytes do not fit beside what is on the device; CPUs have no statistics."""
+    free = None if not stats or "bytes_limit" not in stats else stats["bytes_limit"] - stats.get("bytes_in_use", 0)
+    if free is not None and size > free:
+        raise ValueError(
+            f"features: {size / 1e9:.1f} GB, {free / 1e9:.1f} GB are free on the device; pass methods without maps, "
+            "fewer examples, or run on CPUs (JAX_PLATFORMS=cpu)"
+        )
+
+
 def _scan_with(step: Step) -> Callable:
-    @jax.jit
+    @partial(jax.jit, donate_argnums=0)
     def epoch(state: TrainState, T: Any, *rest: jax.Array) -> tuple[TrainState, jax.Array]:
         return make_resident_epoch(lambda state, batch: step(state, batch, T))(state, *rest)
 
@@ -101,26 +119,39 @@ class Streamed:
         return replicate(self._mesh, tree)
 
     def train(
-        self, step: Step, state: TrainState, T: Any, data: Dataset, *, epoch: int, seed: int, start: int, report: Report
-    ) -> TrainState:
-        """The state after batches `start` and on of an epoch."""
+        self, step: Step, state: TrainState, T: Any, data: Dataset, *, epoch: int, seed: int, start: int,
+        report: Report, wanted: Callable[[], bool] = lambda: True,
+    ) -> TrainState:  # fmt: skip
+        """The state after batches `start` and on of an epoch; `wanted`: whether `report` is to get it in between."""
         done = start
         T = self.put(T)
 
-        def on_step(state: TrainState, loss: float) -> None:
+        def on_step(state: TrainState | None, loss: float) -> None:
             nonlocal done
             done += 1
             report(state, done, loss)
 
         stream = datasets.batches(data, epoch=epoch, seed=seed, train=True, start=start, **self._options)
-        return stream_epoch(lambda state, batch: step(state, batch, T), state, stream, mesh=self._mesh, on_step=on_step)
+        return stream_epoch(
+            lambda state, batch: step(state, batch, T), state, stream, mesh=self._mesh, on_step=on_step, wanted=wanted
+        )
 
     def predict(self, params: PyTree, stats: PyTree, data: Dataset) -> Float[np.ndarray, "n q"]:
         """Logits of all examples, the same in every process."""
-        logits = np.zeros(data.labels.shape, np.float32)
-        for batch in datasets.batches(data, epoch=0, seed=0, train=False, **self._options):
-            part, index, weight = map(np.asarray, self._predict(params, stats, place(self._mesh, batch)))
+        logits, pending = np.zeros(data.labels.shape, np.float32), None
+
+        def keep(found: Any) -> None:
+            part, index, weight = map(np.asarray, found)
             logits[index[weight > 0]] = part[weight > 0]
+
+        # A batch is read back when the next one is under way, so that the device does not wait.
+        for batch in datasets.batches(data, epoch=0, seed=0, train=False, **self._options):
+            found = self._predict(params, stats, place(self._mesh, batch))
+            if pending is not None:
+                keep(pending)
+            pending = found
+        if pending is not None:
+            keep(pending)
         return logits
 
 

@@ -14,15 +14,17 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray, PyTree, Shaped
 
 from mlt_jax.data import Dataset
+from mlt_jax.estimator.assumption import MOST_TESTED, assumption_test
 from mlt_jax.labels import as_labels
 from mlt_jax.models import Model
 from mlt_jax.models.pretrained import save
@@ -58,6 +60,8 @@ class Task(NamedTuple):
     test: Dataset  # clean labels
     truth: Truth | None = None  # None where nobody knows it
     assume: str = "general"  # the side that estimators may take as noise-free: "missing" or "partial"
+    # Of the training examples, for estimators alone, where `train` has images: by a network that never saw the labels.
+    features: Float[np.ndarray, "n d"] | None = None
 
 
 class Schedule(NamedTuple):
@@ -123,7 +127,7 @@ class Engine:
         if key not in self._steps:
             # What the noise rate is, the optimiser reads from its state.
             optimizer = self.optimizer(method, noise_rate=0.0)
-            self._steps[key] = _compiled(model, method, optimizer, accumulate=self._accumulate)
+            self._steps[key] = compile_step(model, method, optimizer, accumulate=self._accumulate)
         return self._feeds[wrapped], self._steps[key]
 
     def optimizer(self, method: Method, *, noise_rate: float) -> Any:
@@ -134,8 +138,10 @@ class Engine:
         return with_head_rate(rule, head_rate / rate) if self._images and head_rate != rate else rule
 
 
-def _compiled(model: Model, method: Method, optimizer: Any, *, accumulate: int) -> Step:
-    @jax.jit
+def compile_step(model: Model, method: Method, optimizer: Any, *, accumulate: int = 1) -> Step:
+    """The jitted `step(state, batch, T) -> (state, metrics)` of a method; it takes the memory of the state given."""
+
+    @partial(jax.jit, donate_argnums=0)
     def step(state: TrainState, batch: Any, T: Any) -> Any:
         def loss(outputs: Any, labels: Any) -> Any:
             return method.loss(outputs, labels, T)
@@ -216,7 +222,7 @@ class Session:
 
     def _estimate(self, name: str, model: str) -> TransitionEstimate:
         estimator, data = find_estimator(name), self.task.train
-        features = data.features
+        features = self.task.features if data.features is None else data.features
         if features is not None and features.ndim > 2:
             features = features.mean(axis=tuple(range(1, features.ndim - 1)))
         evidence = Evidence(data.labels, features, self.task.assume, self.seed, lambda: self.warm_up(model))
@@ -233,6 +239,11 @@ class Session:
             if self.folder is not None:
                 file = "transition" if label == self.chosen else f"transition.{slug(label)}"
                 write_transition(self.folder, found, data.classes, self.task.truth and self.task.truth.T, name=file)
+                if label == self.chosen and "scores" in vars(evidence) and self.num_classes <= MOST_TESTED:
+                    tested = assumption_test(data.labels, scores=evidence.scores)
+                    by_class = zip(data.classes, tested.p.tolist(), tested.test, tested.sentences, strict=True)
+                    facts = {name: {"p": p, "test": test, "sentence": said} for name, p, test, said in by_class}
+                    write_json(self.folder / "assumption.json", facts)
         return found
 
     def _fit(self, name: str) -> Fit:
@@ -346,15 +357,17 @@ class _Training:
         at, data = self.at, self.task.train
         steps = len(data.ids) // self.schedule.batch_size
 
-        def report(state: TrainState, done: int, loss: float) -> None:
-            self.tree["state"], at.batch, at.loss_sum = state, done, at.loss_sum + loss
-            if done < steps:
-                self._save(checkpoints, log)
+        def report(state: TrainState | None, done: int, loss: float) -> None:
+            at.batch, at.loss_sum = done, at.loss_sum + loss
+            if state is not None:
+                self.tree["state"] = state
+                if done < steps:
+                    self._save(checkpoints, log)
 
         if at.batch < steps:
             self.tree["state"] = self.feed.train(
                 self.step, self.tree["state"], self.T, data, epoch=self.phase * self.schedule.epochs + epoch,
-                seed=self.session.seed, start=at.batch, report=report,
+                seed=self.session.seed, start=at.batch, report=report, wanted=self._due,
             )  # fmt: skip
         now = (self.tree["state"].params, self.tree["state"].stats)
         noisy = self.task.validation.labels
@@ -363,7 +376,7 @@ class _Training:
         if self.watched:
             self._watch(epoch, now, loss)
         if _better(mean_ap, at.best_map):
-            at.best_map, at.best_epoch, self.tree["best"] = mean_ap, epoch + 1, now
+            at.best_map, at.best_epoch, self.tree["best"] = mean_ap, epoch + 1, _copy(now)
         if log is not None:
             entry = {"train_loss": at.loss_sum / max(steps, 1), "validation_loss": float(loss.mean())}
             log.write({"method": self.name, "epoch": epoch + 1, **entry, "validation_mAP": mean_ap}, step=epoch + 1)
@@ -371,7 +384,7 @@ class _Training:
     def _watch(self, epoch: int, now: tuple[PyTree, PyTree], loss: Float[np.ndarray, "n q"]) -> None:
         """Keeps what estimators and retraining take from plain training."""
         if _better(-float(loss.mean()), None if self.at.least_loss is None else -self.at.least_loss):
-            self.at.least_loss, self.tree["warm"] = float(loss.mean()), now
+            self.at.least_loss, self.tree["warm"] = float(loss.mean()), _copy(now)
         better = loss.mean(axis=0) < self.tree["class_least"]
         slot = epoch - (self.schedule.sample_epoch - self.schedule.kept_epochs)
         kept = 0 <= slot < self.schedule.kept_epochs
@@ -387,12 +400,14 @@ class _Training:
 
     def _save(self, checkpoints: Checkpoints | None, log: Log | None, *, now: bool = False) -> None:
         """A checkpoint, if one is due."""
-        due = now or time.monotonic() - self.saved >= self.session.save_every
-        if checkpoints is not None and log is not None and due:
+        if checkpoints is not None and log is not None and (now or self._due()):
             self._spend()
             self.at.log_bytes = log.flush()
             checkpoints.save(self.tree, dataclasses.asdict(self.at))
             self.saved = time.monotonic()
+
+    def _due(self) -> bool:
+        return self.folder is not None and time.monotonic() - self.saved >= self.session.save_every
 
     def _spend(self) -> None:
         now = time.monotonic()
@@ -405,6 +420,11 @@ class _Training:
             ids = [self.task.train.ids[row] for row in error.rows]
             write_json(path, {"step": error.step, "method": self.name, "epoch": self.at.epoch + 1, "ids": ids})
             error.add_note(f"the examples of the batch are listed in {path}")
+
+
+def _copy(tree: PyTree) -> PyTree:
+    """What outlives the next step, which takes the memory of its state."""
+    return jax.tree.map(jnp.copy, tree)
 
 
 def _better(value: float, best: float | None) -> bool:

@@ -6,11 +6,13 @@ an estimator by its name. `training.loop` trains them by name.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, PyTree, Shaped
 
+from mlt_jax.estimator.crossfit import cross_val_logits
 from mlt_jax.models import Model
 from mlt_jax.training.losses import bce
 from mlt_jax.training.optimizers import make_optimizer
@@ -33,6 +35,13 @@ class Evidence:
     assume: str = "general"  # which side is known to be noise-free, if any: "general", "missing" or "partial"
     seed: int = 0
     warm_up: Callable[[], WarmUp] | None = None  # called when losses or probabilities are first read
+
+    @cached_property
+    def scores(self) -> Float[np.ndarray, "n q"]:
+        """Out-of-sample logits of the given labels, by heads cross-fitted on the features."""
+        if self.features is None:
+            raise ValueError("features: none of shape (n, d); this estimator needs them")
+        return cross_val_logits(self.features, self.labels)
 
     @property
     def losses(self) -> Float[np.ndarray, "epochs n q"]:

@@ -152,8 +152,8 @@ def replicate(mesh: Mesh, tree: PyTree) -> PyTree:
     def put(leaf: Any) -> Array:
         if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             return jax.random.wrap_key_data(put(jax.random.key_data(leaf)), impl=jax.random.key_impl(leaf))
-        # Through the host: an array of one process cannot be sent to the devices of another.
-        return jax.device_put(np.asarray(leaf), sharding)
+        # A copy: steps may take its memory. Through the host: one process's array cannot be sent to another's devices.
+        return jax.device_put(np.array(leaf), sharding)
 
     return jax.tree.map(put, tree)
 
@@ -164,26 +164,30 @@ def stream_epoch(
     batches: Iterable[Batch],
     *,
     mesh: Mesh,
-    on_step: Callable[[TrainState, float], None],
+    on_step: Callable[[TrainState | None, float], None],
+    wanted: Callable[[], bool] = lambda: True,
 ) -> TrainState:
     """The state after the batches; `on_step(state, loss)` after each. NonFiniteLoss at the first loss that is not.
 
-    `step` is jitted. A step's loss is read when the next one is under way, so that the device does not wait.
+    `step` is jitted and may take the state's memory. So `on_step` gets the state only after the last batch and where
+    `wanted()`. Else a step's loss is read when the next one is under way, so that the device does not wait.
     """
-    pending: tuple[TrainState, Array, np.ndarray] | None = None
-    for batch in batches:
+    pending: tuple[int, Array, np.ndarray] | None = None
+    for number, batch in enumerate(batches, int(state.step) + 1):
         rows = np.asarray(batch["index"])
-        new, metrics = step(state if pending is None else pending[0], place(mesh, batch))
+        if pending is not None and wanted():
+            on_step(state, finite_loss(*pending))
+            pending = None
+        state, metrics = step(state, place(mesh, batch))
         if pending is not None:
-            on_step(pending[0], finite_loss(*pending))
-        pending = (new, metrics["loss"], rows)
-    if pending is None:
-        return state
-    on_step(pending[0], finite_loss(*pending))
-    return pending[0]
+            on_step(None, finite_loss(*pending))
+        pending = (number, metrics["loss"], rows)
+    if pending is not None:
+        on_step(state, finite_loss(*pending))
+    return state
 
 
-def finite_loss(state: TrainState, loss: Array, rows: np.ndarray) -> float:
+def finite_loss(step: int, loss: Array, rows: np.ndarray) -> float:
     """The loss as a float; NonFiniteLoss with the step and all processes' rows if it is NaN or infinite."""
     value = float(loss)
     if np.isfinite(value):
@@ -192,4 +196,4 @@ def finite_loss(state: TrainState, loss: Array, rows: np.ndarray) -> float:
         from jax.experimental import multihost_utils
 
         rows = np.ravel(multihost_utils.process_allgather(rows))
-    raise NonFiniteLoss(int(state.step), rows)
+    raise NonFiniteLoss(step, rows)

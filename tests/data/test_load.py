@@ -50,7 +50,6 @@ def test_a_folder_of_own_features_by_name(tmp_path):
     ("options", "message"),
     [
         ({"dataset": "imagenet"}, "dataset: 'imagenet' is unknown; pass 'digits', 'voc2007'"),
-        ({"dataset": "voc2012"}, r"data_dir: is missing; .* voc2012 .*mlt_jax\[tfds\].*--source=tfds"),
         ({"dataset": "folder"}, r"data_dir: is missing; .* folder \(--data-dir=...\)$"),
         (
             {"dataset": "folder", "source": "tfds"},

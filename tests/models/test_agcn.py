@@ -48,3 +48,13 @@ def test_agcns_batch_norm_moves_its_statistics_in_training_only():
     assert model.apply(model.params, model.stats, x, False)[1] is model.stats
     moved = model.apply(model.params, model.stats, x, True)[1]["norm"]["mean"]
     assert np.abs(moved).min() > 0
+
+
+def test_batch_statistics_are_shared_over_a_mapped_axis():
+    x = jax.random.normal(jax.random.key(1), (2, 4, 3, 3, 16))
+    whole, mapped = (models.build("agcn", num_classes=3, key=KEY, size=16, axis_name=name) for name in (None, "batch"))
+    expected, stats = whole.apply(whole.params, whole.stats, x.reshape(8, 3, 3, 16), True)
+    run = jax.pmap(lambda part: mapped.apply(mapped.params, mapped.stats, part, True), axis_name="batch")
+    found, shared = run(x)
+    np.testing.assert_allclose(found.reshape(8, 3), expected, atol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a[0], b, atol=1e-6), shared, stats)

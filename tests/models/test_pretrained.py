@@ -1,12 +1,18 @@
 """Weight files: what they predict, their preprocessing, the way to torchvision's names and back."""
 
+import hashlib
+import json
+import resource
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from huggingface_hub import constants
+from loopback import Server
 from paths import DATA
 from PIL import Image
-from safetensors.numpy import save_file
+from safetensors.numpy import save, save_file
 
 from mlt_jax import models
 from mlt_jax.models import pretrained
@@ -112,33 +118,115 @@ def test_missing_files_and_pickles_are_refused(tmp_path):
     with pytest.raises(ValueError, match="pickles are not read"):
         models.build("resnet50", num_classes=2, key=KEY, pretrained=tmp_path / "weights.pth")
     np.savez(tmp_path / "object.npz", **{"stem.conv.kernel": np.array([{}], dtype=object)})
-    with pytest.raises(ValueError, match="allow_pickle"):
+    with pytest.raises(ValueError, match=r"object\.npz' cannot be read .*allow_pickle"):
         models.build("resnet50", num_classes=2, key=KEY, pretrained=tmp_path / "object.npz")
 
 
-def test_without_a_network_the_error_says_what_to_download(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
-    words = r"could not fetch http://127.0.0.1:9/timm/resnet50.tv_in1k/resolve/main/model.safetensors .* pass its path"
-    with pytest.raises(ConnectionError, match=words):
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A hub on this machine with a tiny network as "timm/tiny", pinned, and an empty cache."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    with Server() as server:
+        monkeypatch.setattr(constants, "ENDPOINT", server.url)
+        template = server.url + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        model = models.build("small", num_classes=5, key=KEY)
+        tensors = pretrained.to_torchvision(model.params, model.stats, SHAPES["small"])
+        content = save(tensors)
+        digest = hashlib.sha256(content).hexdigest()
+        for revision in ("main", "other", COMMIT):
+            offer(server, f"/timm/tiny/resolve/{revision}/model.safetensors", content, digest)
+        monkeypatch.setitem(pretrained.PINNED, "timm/tiny", pretrained.Pin(COMMIT, digest))
+        yield server
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def offer(server, path, content, etag):
+    server.files[path] = content
+    server.headers[path] = {"ETag": f'"{etag}"', "X-Repo-Commit": COMMIT}
+
+
+def build_tiny(source="timm/tiny"):
+    return models.build("small", num_classes=5, key=jax.random.key(3), pretrained=source)
+
+
+def gets(server):
+    return [path for command, path in server.asked if command == "GET" and path.startswith("/timm/")]
+
+
+def test_a_hub_file_is_fetched_once_at_the_revision_pinned(hub):
+    expected = models.build("small", num_classes=5, key=KEY)
+    for _ in range(2):
+        found = build_tiny()
+        assert all(jax.tree.leaves(jax.tree.map(jnp.array_equal, found.params, expected.params)))
+        assert found.preprocess == IMAGENET
+    assert gets(hub) == [f"/timm/tiny/resolve/{COMMIT}/model.safetensors"]
+
+
+def test_without_a_network_the_cache_is_read_and_else_the_error_says_what_to_download(hub):
+    build_tiny()
+    hub.shutdown()
+    hub.server_close()
+    build_tiny()
+    words = r"model\.safetensors of timm/resnet50\.tv_in1k is not in the hub's cache .*huggingface\.co.* pass its path"
+    with pytest.raises(ConnectionError, match=words) as caught:
         models.build("resnet50", num_classes=2, key=KEY, pretrained="timm/resnet50.tv_in1k")
-    assert not list(tmp_path.rglob("*.part"))
+    assert "\n" not in str(caught.value)
 
 
-def test_a_hub_file_is_fetched_once(tmp_path, monkeypatch):
-    model = models.build("resnet18", num_classes=5, key=KEY)
-    served = tmp_path / "hub" / "timm" / "tiny" / "resolve" / "main"
-    served.mkdir(parents=True)
-    save_file(pretrained.to_torchvision(model.params, model.stats, SHAPES["resnet18"]), served / "model.safetensors")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("HF_ENDPOINT", (tmp_path / "hub").as_uri())
-    monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
-    first = models.build("resnet18", num_classes=5, key=jax.random.key(3), pretrained="timm/tiny")
-    (served / "model.safetensors").unlink()
-    again = models.build("resnet18", num_classes=5, key=jax.random.key(4), pretrained="timm/tiny")
-    for found in (first, again):
-        assert all(jax.tree.leaves(jax.tree.map(jnp.array_equal, found.params, model.params)))
+def test_a_download_cut_in_the_middle_goes_on(hub):
+    hub.cuts[f"/timm/tiny/resolve/{COMMIT}/model.safetensors"] = 100_000
+    build_tiny()
+    assert len(gets(hub)) == 2
+
+
+@pytest.mark.parametrize("source", ["timm/tiny", "timm/tiny@other"])
+def test_a_wrong_hash_is_refused_and_fetched_again(hub, source):
+    """By the pin, and without one by the hash that the hub itself names."""
+    [path] = [path for path in hub.files if (COMMIT if source == "timm/tiny" else "other") in path]
+    whole = hub.files[path]
+    hub.files[path] = whole[:-1] + bytes([whole[-1] ^ 1])
+    with pytest.raises(ValueError, match=r"has the hash .* and was deleted; run again"):
+        build_tiny(source)
+    hub.files[path] = whole
+    build_tiny(source)
+
+
+def test_no_space_is_one_line(hub, tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, limits[1]))
+    try:
+        with pytest.raises(ConnectionError, match=r"could not be fetched \(.*File too large"):
+            build_tiny()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    build_tiny()
+
+
+def test_mean_and_std_come_with_the_weights_and_stay_with_them(hub, tmp_path):
+    assert build_tiny("timm/tiny@other").preprocess == IMAGENET
+    half = json.dumps({"pretrained_cfg": {"mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25]}}).encode()
+    offer(hub, "/timm/tiny/resolve/main/config.json", half, "c0ffee")
+    found = build_tiny("timm/tiny@main")
+    assert found.preprocess == IMAGENET._replace(mean=(0.5,) * 3, std=(0.25,) * 3)
+    path = pretrained.save(tmp_path / "tuned", "small", found.params, found.stats, found.preprocess)
+    assert build_tiny(path).preprocess == found.preprocess
+
+
+def test_every_resnet_has_imagenet_weights_and_those_of_the_paper_are_pinned():
+    pin = pretrained.PINNED["timm/resnet50.tv_in1k"]
+    assert pretrained.imagenet("resnet50") == f"timm/resnet50.tv_in1k@{pin.revision}"
+    assert pretrained.imagenet("resnet101") == "timm/resnet101.tv_in1k"
+    assert pretrained.imagenet("small") is pretrained.imagenet("linear") is None
+
+
+def test_a_broken_file_is_named(tmp_path):
+    for name in ("broken.npz", "broken.safetensors"):
+        (tmp_path / name).write_bytes(b"PK\x03\x04 and no more")
+        with pytest.raises(ValueError, match=r"pretrained: '.*broken\..*' cannot be read"):
+            build_tiny(tmp_path / name)
 
 
 @pytest.mark.parametrize(("name", "preprocess"), [("small", IMAGENET), ("resnet18", CAFFE)])

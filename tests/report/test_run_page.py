@@ -9,11 +9,12 @@ from audited import CLASSES, EVIL, simulated_audit
 
 from mlt_jax.report import run_page
 from mlt_jax.training.records import write_json, write_transition
+from mlt_jax.transition import Status
 
 
 @pytest.fixture(scope="module")
 def found():
-    return simulated_audit().found
+    return simulated_audit().found._replace(status=np.full(4, Status.POSTERIOR))
 
 
 @pytest.fixture
@@ -26,6 +27,8 @@ def folder(tmp_path, found):
                   "validation_mAP": 1 - 1 / (e + 1)} for e in (1, 2, 3)]  # fmt: skip
         (seed / method).mkdir()
         (seed / method / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)) + '\n{"method": "Rew')
+    tests = zip(CLASSES, ("", "missed", "", ""), strict=True)
+    write_json(seed / "assumption.json", {name: {"test": test, "sentence": f"{name} goes"} for name, test in tests})
     spread = {"mean": 0.71, "std": 0.02}
     test = {m: {"mAP": spread, "OF1": spread} for m in ("Standard", "Reweight", EVIL)}
     errors = {"auto": {"mean": 1.25, "std": 0.0}, "identity": {"mean": 3.5, "std": 0.0}}
@@ -47,6 +50,7 @@ def test_a_run_folder_becomes_a_page_with_curves_results_and_true_rates(show, fo
     assert "T = identity: 3.50" in page.inner_text(".tiles")
     assert EVIL in page.text_content("#results")
     assert page.locator("#rates line.true").count() == 8
+    assert [item.inner_text() for item in page.locator("#assumption li").all()] == [f"{CLASSES[1]} goes"]
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
@@ -56,7 +60,7 @@ def test_a_run_folder_becomes_a_page_with_curves_results_and_true_rates(show, fo
         ("results.json", {"results"}),
         ("config.json", {"settings"}),
         ("seed0/*/metrics.jsonl", {"training"}),
-        ("seed0/transition.npz", {"rates", "T"}),
+        ("seed0/transition.npz", {"rates", "T", "assumption"}),
     ],
 )
 def test_what_a_run_has_not_left_is_left_out(folder, missing, without):
@@ -64,7 +68,7 @@ def test_what_a_run_has_not_left_is_left_out(folder, missing, without):
         path.unlink()
     text = run_page(folder).read_text(encoding="utf-8")
     sections = set(re.findall(r'<section id="(\w+)">', text))
-    assert sections == {"results", "settings", "training", "rates", "T"} - without
+    assert sections == {"results", "settings", "training", "rates", "assumption", "T"} - without
     assert ("Run on digits" in text) == (missing != "config.json")
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from mlt_jax.data import Dataset
 from mlt_jax.models import build
+from mlt_jax.training import feeds as module
 from mlt_jax.training import losses
 from mlt_jax.training import step as training
 from mlt_jax.training.feeds import Resident, Streamed
@@ -105,3 +106,26 @@ def test_a_loss_that_is_not_finite_names_its_step_and_rows(feeds, data, kind):
 def test_a_batch_must_divide_over_the_devices():
     with pytest.raises(ValueError, match="batch_size: 12; pass a multiple of the 8 devices"):
         Streamed(MODEL.apply, batch_size=12)
+
+
+def test_a_step_that_takes_its_states_memory_is_reported_a_state_only_where_it_is_wanted(feeds, data):
+    feed, told = feeds["Streamed"], []
+    donated = jax.jit(step, donate_argnums=0)
+    begin = feed.put(state())
+    found = feed.train(donated, begin, T, data, epoch=1, seed=3, start=0, wanted=lambda: len(told) == 1,
+                       report=lambda state, done, loss: told.append(state and int(state.step)))  # fmt: skip
+    assert begin.params["kernel"].is_deleted()
+    assert not MODEL.params["kernel"].is_deleted()
+    assert told == [None, 2, None, 4]
+    jax.tree.map(np.testing.assert_array_equal, found.params, train(feed, data)[0].params)
+
+
+def test_features_that_do_not_fit_are_refused_and_predictions_come_in_parts(data, monkeypatch):
+    module._check_fits(10**9, None)
+    module._check_fits(10**9, {"bytes_limit": 2 * 10**9, "bytes_in_use": 10**9})
+    with pytest.raises(ValueError, match=r"features: 1\.0 GB, 0\.5 GB are free on the device"):
+        module._check_fits(10**9, {"bytes_limit": 2 * 10**9, "bytes_in_use": 15 * 10**8})
+    whole = Resident(MODEL.apply, batch_size=16).predict(MODEL.params, MODEL.stats, data)
+    monkeypatch.setattr(module, "_PREDICTED", 50)
+    found = Resident(MODEL.apply, batch_size=16).predict(MODEL.params, MODEL.stats, data)
+    np.testing.assert_allclose(found, whole, atol=1e-6)

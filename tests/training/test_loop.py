@@ -197,7 +197,7 @@ def test_probabilities_come_from_each_class_s_epoch_of_least_validation_loss(mon
     monkeypatch.setattr(
         loop._Training,
         "_watch",
-        lambda self, epoch, now, loss: (seen.append((now, loss)), watch(self, epoch, now, loss)),
+        lambda self, epoch, now, loss: (seen.append((loop._copy(now), loss)), watch(self, epoch, now, loss)),
     )
     # Class 0 of the validation labels is turned round: the better it is learned, the worse its validation loss.
     labels = session.task.validation.labels.copy()
