@@ -68,9 +68,14 @@ def estimate_all(
     rule: dict[str, Any] = dict(aggregate=aggregate, assume=assume, num_partners=num_partners, key=key)
     rest: dict[str, Any] = dict(fallback=fallback, min_selected=min_selected, mesh=mesh)
     checked, mask = check_inputs(labels, selected, unselected, observed=observed, coding=coding)
-    if not isinstance(checked, Labels) and not stderr:
-        from mlt_jax.estimator.sparse_counts import count_blocks  # scipy.sparse is only needed here
+    if not isinstance(checked, Labels):
+        from mlt_jax.estimator import lists  # scipy.sparse is only needed here
+        from mlt_jax.estimator.sparse_counts import count_blocks
 
+        if aggregate == "joint" and num_partners is None and lists.lists_pay(checked, mask):
+            options: dict[str, Any] = dict(fallback=fallback, min_selected=min_selected, stderr=stderr)
+            return lists.estimate_listed(checked, mask, assume=assume, max_memory=max_memory, **options)
+    if not isinstance(checked, Labels) and not stderr:
         blocks = count_blocks(checked, mask, max_memory=max_memory)
         return _estimate_blocks(blocks, labels.shape[1], rule, **rest)
     tables = count_checked(checked, mask)
