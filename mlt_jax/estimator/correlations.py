@@ -77,7 +77,7 @@ def estimate_all(
             return lists.estimate_listed(checked, mask, assume=assume, max_memory=max_memory, **options)
     if not isinstance(checked, Labels) and not stderr:
         blocks = count_blocks(checked, mask, max_memory=max_memory)
-        return _estimate_blocks(blocks, labels.shape[1], rule, **rest)
+        return _estimate_blocks(blocks, checked.by_example.shape[1], rule, **rest)
     tables = count_checked(checked, mask)
     estimate = estimate_from_tables(tables, **rule, **rest)
     if not stderr:
