@@ -82,16 +82,15 @@ def _ones(dense: Shaped[np.ndarray, "n q"], value: bool) -> Any:
     A thread per core reads rows in pieces.
     """
     n, q = dense.shape
-    rows = max(8, 8 * (2**20 // q))
+    rows = max(8, 8 * (2**18 // q))
 
     def piece(start: int) -> tuple[np.ndarray, np.ndarray]:
         cells = np.ascontiguousarray(dense[start : start + rows]).reshape(-1).view(np.uint8)
         length = -(-len(cells) // 8) * 8
         cells = cells if length == len(cells) else np.append(cells, np.full(length - len(cells), not value, np.uint8))
-        words = cells.view(np.uint64)
-        words = words if value else words ^ np.uint64(0x0101010101010101)
-        some = np.flatnonzero(words)
-        inside = np.flatnonzero(words[some].view(bool))
+        words, others = cells.view(np.uint64), np.uint64(0 if value else 0x0101010101010101)  # eight of the other value
+        some = np.flatnonzero(words != others)
+        inside = np.flatnonzero((words[some] ^ others).view(bool))
         places = 8 * some[inside >> 3] + (inside & 7)
         ends = np.searchsorted(places, q * np.arange(1 + min(rows, n - start)))
         return places - np.repeat(q * np.arange(len(ends) - 1), np.diff(ends)), np.diff(ends)
