@@ -37,8 +37,8 @@ def estimate_all(
 
     Args:
       labels: (n, q), any form that `as_labels` takes, with its `observed` and `coding`; scipy.sparse labels with coding
-        "01" and all cells observed are counted without making them dense, by the joint rule from lists of labels that
-        occur together where these are short (see `lists`), which is exact, too. T and prior are those of each class's own
+        "01" and all cells observed are counted without making them dense; the joint rule then uses lists of labels that
+        occur together where these are short (see `lists`): equally exact. T and prior are those of each class's own
         observed cells. Which cells of a partner are observed may depend on its own label, and on the clean or the given
         label of the class (see `counts.group_means`); a partner never observed with one of the class's four groups of
         examples says nothing, and where all are such the class is `UNIDENTIFIABLE`.

@@ -21,7 +21,7 @@ _PACKED_BITS = 17
 _PACKED_ROWS = 2**_PACKED_BITS - 1
 _PACKED_CODES = np.array([0, 1, 2**_PACKED_BITS, 2 ** (2 * _PACKED_BITS)], float)
 _PACKED_CELLS = 2**18
-# What a cell takes to become sparse and a pair of labels to be added to a list, in units of 500 multiplications.
+# What a cell takes to become sparse and a pair of labels to be added to a list, in units of 1500 multiplications.
 _CELL_TIME, _PAIR_TIME = 0.05, 3.0
 _SAMPLE = 2**12
 
@@ -173,9 +173,9 @@ def _nearly_empty(values: UInt8[np.ndarray, "n q"], mask: Bool[np.ndarray, "n q"
     """Whether dense labels are counted faster as sparse ones, by times that were measured on a CPU."""
     n, q = values.shape
     step = -(-n // _SAMPLE)  # a sample of the rows tells enough
-    given, stored = (np.count_nonzero(x[::step].view(bool)) * step for x in (values, mask))
+    given, stored = (np.count_nonzero(x[::step].copy().view(bool)) * step for x in (values, mask))
     pairs = given / n * (given + min(stored, abs(n * q - stored)))
-    return bool(n * q * _CELL_TIME + min(_PAIR_TIME * pairs, q * q / 2 + pairs / 4) < n * q * q / 500)
+    return bool(n * q * _CELL_TIME + min(_PAIR_TIME * pairs, q * q / 2 + pairs / 4) < n * q * q / 1500)
 
 
 def count_checked(labels: Any, selected: Any) -> Tables:
