@@ -50,8 +50,8 @@ class Config:
     repeats: int = 7
     large: tuple[tuple[int, int], ...] = (
         (25_000, 2500),
-        (50_000, 10_000),
-        (100_000, 40_000),
+        (100_000, 10_000),
+        (150_000, 40_000),
         (196_606, 131_073),
         (490_449, 670_091),
     )  # n and q of the rows with a power law
