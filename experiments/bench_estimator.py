@@ -3,8 +3,8 @@
     python experiments/bench_estimator.py --out DIR                   # simulated labels; 4 minutes on 2 cores
     python experiments/bench_estimator.py --out DIR --data ../shared/data              # and the real sets there
 
-Writes `DIR/bench.json` after every row and log-log plots at the end (`pip install '.[bench]'` for the plots and for
-cleanlab; without it they are left out with a note). Ctrl-C stops after the finished rows, which are kept. Times are the
+Writes `DIR/bench.json` after every row and log-log plots at the end, `DIR/growth.svg` (`pip install '.[bench]'` for
+cleanlab; without it that is left out with a note). Ctrl-C stops after the finished rows, which are kept. Times are the
 best of the repeats, in seconds, compilation apart; "extrapolated" times were measured on part of the classes.
 """
 
@@ -31,6 +31,8 @@ from mlt_jax import Status, count, estimate_all, estimate_from_tables, select_cl
 from mlt_jax.paper.noise import corrupt, transition
 
 Row = dict[str, Any]
+SETS = ("coco2014_train_labels", "openimages214_labels", "delicious_labels", "eurlex4k_train_labels")
+LARGE = "power law"
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Config:
     """Sizes to measure."""
 
     out: Path  # where to write
-    data: Path | None = None  # folder with eurlex4k_train_labels.npz, delicious_labels.npz, coco2014_train_labels.npz
+    data: Path | None = None  # folder with the files of SETS, .npz
     sizes: tuple[int, ...] = (2500, 5000, 10_000, 20_000)  # q of the sweep
     examples: tuple[int, ...] = (25_000, 100_000)  # n of the sweep; the last is used with every q
     medoid_up_to: int = 10_000  # largest q for the medoid
@@ -46,6 +48,16 @@ class Config:
     coco: tuple[int, int] = (73_872, 80)  # n and q of the run from losses to T
     part: int = 8  # classes that slow contenders are measured on
     repeats: int = 7
+    large: tuple[tuple[int, int], ...] = (
+        (25_000, 2500),
+        (100_000, 10_000),
+        (150_000, 40_000),
+        (196_606, 131_073),
+        (490_449, 670_091),
+    )  # n and q of the rows with a power law
+    dense: tuple[tuple[int, int, float], ...] = ((73_872, 80, 0.035), (20_000, 2000, 0.1), (100_000, 2500, 0.0024))
+    tables_up_to: int = 10_000  # largest q of `large` that is done with tables as well
+    numpy_up_to: int = 2000  # largest q of `dense` that is done with NumPy as well
     limits: int = 100_000_000  # numbers read to measure the bandwidth; the matrix product has a third of the root
 
 
@@ -60,6 +72,32 @@ def simulated_labels(rng: np.random.Generator, n: int, q: int, *, each: int = 6)
     cells = np.unique(rng.integers(0, n * q, n * q // 100))
     unselected = sp.csr_array((np.ones(len(cells), bool), (cells // q, cells % q)), shape=(n, q))
     return (labels > 0).astype(np.int8), unselected
+
+
+def power_law(rng: np.random.Generator, n: int, q: int, *, each: int = 6) -> tuple[sp.csr_array, sp.csr_array]:
+    """Sparse labels whose counts fall as a power of their rank, about `each` per example, most from one topic.
+
+    Unselected are a fifth of the positives and, at random, as many negatives.
+    """
+    size = max(1, min(50, q))
+    topics = q // size
+    topic = (topics * rng.random((n, 1)) ** 3).astype(np.int64)  # the k-th topic has about k^(-2/3) of the examples
+    inside = (size * rng.random((n, each)) ** 2).astype(np.int64) * topics + topic
+    anywhere = (q * rng.random((n, each)) ** 3).astype(np.int64)
+    chosen = np.where(rng.random((n, each)) < 0.8, inside, anywhere)
+    labels = sp.csr_array((np.ones(n * each, np.int32), (np.repeat(np.arange(n), each), chosen.ravel())), shape=(n, q))
+    labels = (labels > 0).astype(np.int8)
+    return labels, hidden(rng, labels)
+
+
+def hidden(rng: np.random.Generator, labels: sp.csr_array) -> sp.csr_array:
+    """Unselected cells: a fifth of the positives and, at random, as many negatives."""
+    own = labels.copy()
+    own.data = (rng.random(labels.nnz) < 0.2).astype(np.int8)
+    number = labels.nnz // 5
+    places = [rng.integers(0, size, number) for size in labels.shape]
+    other = sp.csr_array((np.ones(number, np.int8), places), shape=labels.shape)
+    return (own + other) > 0
 
 
 def best(run: Callable[[], Any], repeats: int) -> tuple[float, float, Any]:
@@ -160,6 +198,42 @@ def _sum_of_distances(x: np.ndarray) -> np.ndarray:
     return out
 
 
+def scipy_lists(labels: sp.csr_array, unselected: sp.csr_array) -> np.ndarray:
+    """The joint rule on lists, plainly: a sparse product per list, a sparse matrix per inner product; (q, 2) rates.
+
+    Rates outside [0, 1] are left so, and nothing is tested for significance.
+    """
+    n, q = labels.shape
+    y, u = sp.csr_array(labels, dtype=float), sp.csr_array(unselected, dtype=float)
+    wrong = y.multiply(u).tocsr()
+    m = y.sum(0)
+    weight = np.where((m > 0) & (m < n), n**2 / np.maximum(m * (n - m), 1), 0)
+    scale = sp.diags_array(weight).tocsr()
+    groups = [y - wrong, wrong, u - wrong]  # S+, U+, U-
+    counts = []
+    for group in groups:
+        count = (group.T @ y).tocoo()
+        count.data[count.row == count.col] = 0  # a class is not its own partner
+        counts.append(count.tocsr())
+    sizes = [group.sum(0) for group in groups]
+    constant = ((weight * m**2).sum() - weight * m**2) / n**2
+    linear = [count @ (weight * m) / n for count in counts]
+    inner = np.zeros((q, 4, 4))
+    for g in range(3):
+        for h in range(3):
+            product = counts[g].multiply(counts[h] @ scale).sum(1)
+            inner[:, g, h] = product - sizes[g] * linear[h] - sizes[h] * linear[g] + sizes[g] * sizes[h] * constant
+    inner[:, 3, :3] = inner[:, :3, 3] = -inner[:, :3, :3].sum(1)
+    inner[:, 3, 3] = inner[:, :3, :3].sum((1, 2))
+    size = np.stack([*sizes, n - sum(sizes)], axis=1)
+    root = 1 / np.sqrt(np.maximum(size, 1))
+    axis = np.linalg.eigh(inner * root[:, :, None] * root[:, None])[1][:, :, -1] * root
+    with np.errstate(all="ignore"):
+        theta = (axis[:, 1:3] - axis[:, 3:]) / (axis[:, :1] - axis[:, 3:])
+        positives = size[:, 0] + (theta * size[:, 1:3]).sum(1)
+        return np.stack([(1 - theta[:, 0]) * size[:, 1] / (n - positives), theta[:, 1] * size[:, 2] / positives], 1)
+
+
 def sklearn_masks(losses: np.ndarray, labels: np.ndarray, classes: range, seed: int) -> np.ndarray:
     """Selection with scikit-learn's GaussianMixture, settings of the released code; (n, classes) bool."""
     from sklearn.exceptions import ConvergenceWarning
@@ -204,6 +278,43 @@ def solving(labels: Any, unselected: Any, config: Config, speed: float, name: st
         pair = best(lambda: algorithm_1(y, s, range(2)), 1)[0] / (2 * (y.shape[1] - 1))
         row["algorithm_1_extrapolated"] = pair * q * (q - 1)
     return row | {"correlation": float((found.status == 0).mean()), "peak_gb": peak_gb()}
+
+
+def listed(labels: Any, unselected: Any, config: Config, name: str) -> Row:
+    """Labels to T of one sparse data set, as `estimate_all` does it, beside tables and plain lists."""
+    n, q = labels.shape
+    ours, first, found = best(lambda: estimate_all(labels, unselected=unselected), 1 + config.repeats)
+    row: Row = {"what": name, "n": n, "q": q, "labels_to_T": ours, "compile": first - ours, "peak_gb": peak_gb()}
+    plain, _, theirs = best(lambda: scipy_lists(labels, unselected), config.repeats)
+    known = np.asarray(found.status) == Status.CORRELATION
+    rates = np.stack([found.rho_neg, found.rho_pos], 1)[known]
+    inside = (rates > 1e-3).all(1)  # at a bound theirs is outside
+    row |= {"scipy_lists": plain, "to_scipy_lists": ours / plain, "correlation": float(known.mean())}
+    if inside.any():
+        row["off_scipy_lists"] = float(np.abs(rates - theirs[known])[inside].max())
+    if q <= config.tables_up_to:
+        run = lambda: estimate_from_tables(count(labels, unselected=unselected))  # noqa: E731
+        tables, _, expected = best(run, 1 + config.repeats)
+        off = np.abs(np.asarray(expected.T) - np.asarray(found.T))[known].max(initial=0)
+        same = float((np.asarray(found.status) == np.asarray(expected.status)).mean())
+        row |= {"tables": tables, "to_tables": ours / tables, "off_tables": float(off), "same_status": same}
+    return row
+
+
+def dense(config: Config, n: int, q: int, density: float) -> Row:
+    """Dense labels to T, beside vectorised NumPy and beside the same labels as sparse ones."""
+    rng = np.random.default_rng(0)
+    labels = (rng.random((n, q), np.float32) < density).astype(np.uint8)
+    labels[:, 1::2] |= labels[:, : q - q % 2 : 2][:, : labels[:, 1::2].shape[1]]  # partners that say something
+    selected = rng.random((n, q), np.float32) < 0.99
+    ours, first, _ = best(lambda: estimate_all(labels, selected), 1 + config.repeats)
+    row: Row = {"what": "dense", "n": n, "q": q, "density": density, "labels_to_T": ours, "compile": first - ours}
+    if q <= config.numpy_up_to:
+        row["numpy"] = best(lambda: vectorised_numpy(labels, selected), config.repeats)[0]
+        row["to_numpy"] = ours / row["numpy"]
+    cells = sp.csr_array(labels), sp.csr_array(~selected)
+    sparse = best(lambda: estimate_all(cells[0], unselected=cells[1]), 1 + config.repeats)[0]
+    return row | {"as_sparse": sparse, "to_sparse": ours / sparse, "peak_gb": peak_gb()}
 
 
 def from_losses(config: Config) -> Row:
@@ -261,14 +372,19 @@ def real_labels(folder: Path, name: str) -> sp.csr_array | None:
 def jobs(config: Config, limits: Row) -> Iterator[tuple[str, Callable[[], Row]]]:
     """What to measure, small before large."""
     yield "from losses", lambda: from_losses(config)
+    for size in config.dense:
+        yield f"dense {size}", lambda size=size: dense(config, *size)  # type: ignore[misc]
     rng = np.random.default_rng(0)
-    for name in ("coco2014_train_labels", "delicious_labels", "eurlex4k_train_labels") if config.data else ():
+    for name in SETS if config.data else ():
         labels = real_labels(config.data or Path(), name)
         if labels is None:
             tqdm.write(f"{name}: not found in {config.data}, left out")
             continue
+        yield f"{name}, lists", lambda y=labels, k=name: listed(y, hidden(rng, y), config, k)  # type: ignore[misc]
         cells = sp.random_array(labels.shape, density=0.01, rng=rng, format="csr") != 0
         yield name, lambda y=labels, u=cells, k=name: solving(y, u, config, limits["gb_per_s"], k)  # type: ignore[misc]
+    for n, q in config.large:
+        yield f"power law n={n} q={q}", lambda n=n, q=q: listed(*power_law(rng, n, q), config, LARGE)  # type: ignore[misc]
     sweep = [(n, min(config.sizes)) for n in config.examples[:-1]] + [(config.examples[-1], q) for q in config.sizes]
     for n, q in sweep:
         yield (
@@ -279,38 +395,55 @@ def jobs(config: Config, limits: Row) -> Iterator[tuple[str, Callable[[], Row]]]
         )
 
 
-def exponents(rows: list[Row]) -> dict[str, float]:
-    """Growth of each time with q: the slope of its logarithm, over the simulated rows with the most examples."""
-    slopes = {}
+def series(rows: list[Row]) -> dict[str, list[tuple[int, float]]]:
+    """Points (q, value) of each time, and of the memory, that is measured at several q with everything else alike."""
     most = max((row["n"] for row in rows if row["what"] == "simulated"), default=0)
-    for kind in ("counting", "joint", "medoid"):
-        points = [
-            (row["q"], row[kind]) for row in rows if row["what"] == "simulated" and row["n"] == most and kind in row
-        ]
-        if len(points) > 1:
-            x, y = np.log(np.array(points)).T
-            slopes[kind] = float(np.polyfit(x, y, 1)[0])
-    return slopes
+    tables = [row for row in rows if row["what"] == "simulated" and row["n"] == most]
+    large = [row for row in rows if row["what"] == LARGE]
+    kinds = [*((k, tables) for k in ("counting", "joint", "medoid"))]
+    kinds += [(k, large) for k in ("labels_to_T", "scipy_lists", "tables", "peak_gb")]
+    found = {kind: [(row["q"], row[kind]) for row in some if kind in row] for kind, some in kinds}
+    return {kind: points for kind, points in found.items() if len(points) > 1}
 
 
-def plot(rows: list[Row], slopes: dict[str, float], path: Path) -> None:
-    """Log-log plots of the times over q."""
-    try:
-        import matplotlib
+def exponents(rows: list[Row]) -> dict[str, float]:
+    """Growth of each time with q: the slope of its logarithm."""
+    logs = {kind: np.log(np.array(points)) for kind, points in series(rows).items()}
+    return {kind: float(np.polyfit(log[:, 0], log[:, 1], 1)[0]) for kind, log in logs.items()}
 
-        matplotlib.use("Agg")
-        from matplotlib import pyplot as plt
-    except ImportError:
-        print("no plots: matplotlib is not installed; pip install '.[bench]'")
-        return
-    figure, axes = plt.subplots(figsize=(6, 4))
-    for kind, slope in slopes.items():
-        points = sorted((row["q"], row[kind]) for row in rows if row["what"] == "simulated" and kind in row)
-        axes.loglog(*zip(*points, strict=True), "o-", label=f"{kind}: q^{slope:.2f}")
-    axes.set(xlabel="classes q", ylabel="seconds")
-    axes.legend()
-    figure.savefig(path, bbox_inches="tight")
-    plt.close(figure)
+
+def plot(rows: list[Row], path: Path) -> None:
+    """Log-log plots over q as SVG: seconds on the left, gigabytes on the right."""
+    slopes, parts = exponents(rows), []
+    colours = ("#1b6ca8", "#c8553d", "#588157", "#8d6a9f", "#b08900", "#444444")
+    for panel, unit in enumerate(("seconds", "GB")):
+        own = {k: v for k, v in series(rows).items() if (k == "peak_gb") == (unit == "GB")}
+        if not own:
+            continue
+        points = np.log10(np.array([p for v in own.values() for p in v]))
+        low, high = np.floor(points.min(0)), np.ceil(points.max(0))
+        place = np.array([60 + 400 * panel, 270]), np.array([300, -230])
+
+        def at(q: float, value: float, low: Any = low, high: Any = high, place: Any = place) -> str:
+            x, y = place[0] + place[1] * (np.log10([q, value]) - low) / np.maximum(high - low, 1)
+            return f"{x:.1f},{y:.1f}"
+
+        x, y = place[0]
+        parts.append(f'<path d="M{x},{y - 230}V{y}H{x + 300}" fill="none" stroke="black"/>')
+        parts.append(f'<text x="{x}" y="25">{unit}</text><text x="{x + 240}" y="{y + 35}">classes q</text>')
+        for axis in (0, 1):
+            for power in np.arange(low[axis], high[axis] + 1):
+                tick = at(*((10**power, 10 ** low[1]) if axis == 0 else (10 ** low[0], 10**power))).split(",")
+                shift = ("", ' dy="16"') if axis == 0 else (' text-anchor="end"', ' dx="-6"')
+                parts.append(f'<text x="{tick[0]}" y="{tick[1]}"{"".join(shift)}>{10**power:g}</text>')
+        for k, (kind, line) in enumerate(own.items()):
+            path_ = " ".join(at(*point) for point in line)
+            parts.append(f'<polyline points="{path_}" fill="none" stroke="{colours[k]}" stroke-width="2"/>')
+            label = f"{kind}: q^{slopes[kind]:.2f}"
+            parts.append(f'<text x="{x + 12}" y="{50 + 16 * k}" fill="{colours[k]}">{label}</text>')
+    head = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 800 320" font-family="sans-serif" font-size="12">'
+    background = '<rect width="800" height="320" fill="white"/>'
+    path.write_text("\n".join([head, background, *parts, "</svg>"]) + "\n")
 
 
 def main(config: Config) -> list[Row]:
@@ -338,7 +471,7 @@ def main(config: Config) -> list[Row]:
     slopes = exponents(rows)
     print("growth with q:", "  ".join(f"{kind} {slope:.2f}" for kind, slope in slopes.items()))
     if slopes:
-        plot(rows, slopes, config.out / "growth.png")
+        plot(rows, config.out / "growth.svg")
     return rows
 
 

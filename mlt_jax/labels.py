@@ -207,8 +207,9 @@ def _mask(
     observed: Bool[np.ndarray, "n q"] | None = None,
 ) -> Bool[np.ndarray, "n q"]:
     given = _fitted(array, name, shape, classes, rows)
-    mask = given == 1
-    _reject(given, ~mask & (given != 0), observed, name, classes, "pass True or False, or 1 or 0")
+    mask = given if given.dtype == bool else given == 1
+    if given.dtype != bool:
+        _reject(given, ~mask & (given != 0), observed, name, classes, "pass True or False, or 1 or 0")
     return mask if observed is None else mask & observed
 
 

@@ -37,7 +37,8 @@ def estimate_all(
 
     Args:
       labels: (n, q), any form that `as_labels` takes, with its `observed` and `coding`; scipy.sparse labels with coding
-        "01" and all cells observed are counted without making them dense. T and prior are those of each class's own
+        "01" and all cells observed are counted without making them dense; the joint rule then uses lists of labels that
+        occur together where these are short (see `lists`): equally exact. T and prior are those of each class's own
         observed cells. Which cells of a partner are observed may depend on its own label, and on the clean or the given
         label of the class (see `counts.group_means`); a partner never observed with one of the class's four groups of
         examples says nothing, and where all are such the class is `UNIDENTIFIABLE`.
@@ -51,9 +52,9 @@ def estimate_all(
       key: required by `num_partners`; with it `"first"` tries the partners in random order.
       fallback: (q, 2, 2), T for the classes without an estimate of their own, such as `dual_t(probs, labels)`.
       min_selected: least number of selected positives, and of selected negatives, for an estimate.
-      stderr: also compute standard errors (see `uncertainty`), which needs the q x q tables at once.
-      mesh: devices over which the classes are spread.
-      max_memory: bytes for the tables of sparse labels; where q x q tables do not fit, classes are done in blocks.
+      stderr: also compute standard errors (see `uncertainty`), which needs the q x q tables at once, except on lists.
+      mesh: devices over which the classes of tables are spread; lists are made by the cores of this machine.
+      max_memory: bytes for the tables or lists of sparse labels; what does not fit is done in blocks of classes.
 
     Returns:
       `TransitionEstimate` with status `CORRELATION`, or `FALLBACK`, or without a fallback `TOO_FEW` (selected labels)
@@ -68,11 +69,16 @@ def estimate_all(
     rule: dict[str, Any] = dict(aggregate=aggregate, assume=assume, num_partners=num_partners, key=key)
     rest: dict[str, Any] = dict(fallback=fallback, min_selected=min_selected, mesh=mesh)
     checked, mask = check_inputs(labels, selected, unselected, observed=observed, coding=coding)
-    if not isinstance(checked, Labels) and not stderr:
-        from mlt_jax.estimator.sparse_counts import count_blocks  # scipy.sparse is only needed here
+    if not isinstance(checked, Labels):
+        from mlt_jax.estimator import lists  # scipy.sparse is only needed here
+        from mlt_jax.estimator.sparse_counts import count_blocks
 
+        if aggregate == "joint" and num_partners is None and lists.lists_pay(checked, mask):
+            options: dict[str, Any] = dict(fallback=fallback, min_selected=min_selected, stderr=stderr)
+            return lists.estimate_listed(checked, mask, assume=assume, max_memory=max_memory, **options)
+    if not isinstance(checked, Labels) and not stderr:
         blocks = count_blocks(checked, mask, max_memory=max_memory)
-        return _estimate_blocks(blocks, labels.shape[1], rule, **rest)
+        return _estimate_blocks(blocks, checked.by_example.shape[1], rule, **rest)
     tables = count_checked(checked, mask)
     estimate = estimate_from_tables(tables, **rule, **rest)
     if not stderr:

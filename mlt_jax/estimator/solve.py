@@ -19,6 +19,7 @@ AGGREGATES = ("joint", "medoid", "residual", "mean", "first")
 
 # Classes that the rules of `pairs` solve at once; bounds the memory of their intermediate (class, partner) arrays.
 _BLOCK = 16
+_CONCLUDED_AT_ONCE = 2**14  # bounds the memory of millions of classes
 
 
 def estimate_from_tables(
@@ -162,8 +163,9 @@ def conclude_all(
     min_selected: int | Int[Array, ""],
 ) -> TransitionEstimate:
     """Estimates of all classes from what `gather_rows` gives for all of them."""
-    solution = jax.vmap(conclude)(clouds, choices, line.overlaps(clouds))
     sizes = clouds.size
+    inputs = clouds, choices, line.overlaps(clouds)
+    solution = jax.lax.map(lambda each: conclude(*each), inputs, batch_size=min(_CONCLUDED_AT_ONCE, len(sizes)))
     enough = jnp.all(sizes[:, :2] >= min_selected, axis=1)
     reason = jnp.where(enough, Status.UNIDENTIFIABLE, Status.TOO_FEW)
     solved = enough & solution.identified

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sp
-from jaxtyping import Int32
+from jaxtyping import Bool, Int32, Shaped, UInt8
 
 from mlt_jax.estimator.counts import Tables
 
@@ -65,6 +65,42 @@ def as_sparse_mask(selected: Any, unselected: Any, labels: SparseLabels) -> Spar
             )
         pieces.append(sp.csr_array((piece == stored).view(np.int8)))
     return SparseMask(sp.vstack(pieces, format="csr"), (name == "selected") == stored)
+
+
+def from_dense(
+    values: UInt8[np.ndarray, "n q"], mask: Bool[np.ndarray, "n q"], *, selected: bool
+) -> tuple[SparseLabels, SparseMask]:
+    """Sparse form of dense 0/1 labels and of a dense mask of selected, or else of unselected, cells."""
+    by_example = _ones(values, True)
+    stored = bool(2 * np.count_nonzero(mask) <= mask.size)  # the rarer value
+    return SparseLabels(by_example, by_example.tocsc()), SparseMask(_ones(mask, stored), selected == stored)
+
+
+def _ones(dense: Shaped[np.ndarray, "n q"], value: bool) -> Any:
+    """csr_array of int8 ones where the dense 0/1 array, a byte per cell, has this value: eight cells are read at once.
+
+    A thread per core reads rows in pieces.
+    """
+    n, q = dense.shape
+    rows = max(8, 8 * (2**18 // q))
+
+    def piece(start: int) -> tuple[np.ndarray, np.ndarray]:
+        cells = np.ascontiguousarray(dense[start : start + rows]).reshape(-1).view(np.uint8)
+        length = -(-len(cells) // 8) * 8
+        cells = cells if length == len(cells) else np.append(cells, np.full(length - len(cells), not value, np.uint8))
+        words, others = cells.view(np.uint64), np.uint64(0 if value else 0x0101010101010101)  # eight of the other value
+        some = np.flatnonzero(words != others)
+        inside = np.flatnonzero((words[some] ^ others).view(bool))
+        places = 8 * some[inside >> 3] + (inside & 7)
+        ends = np.searchsorted(places, q * np.arange(1 + min(rows, n - start)))
+        return places - np.repeat(q * np.arange(len(ends) - 1), np.diff(ends)), np.diff(ends)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        columns, lengths = zip(*pool.map(piece, range(0, n, rows)), strict=True)
+    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.concatenate(lengths))])
+    ones = np.ones(ends[-1], np.int8)
+    wide = np.int64 if max(ends[-1], q) >= 2**31 else np.int32
+    return sp.csr_array((ones, np.concatenate(columns, dtype=wide), ends.astype(wide)), shape=(n, q))
 
 
 def count_blocks(labels: SparseLabels, mask: SparseMask, *, max_memory: int) -> Iterator[tuple[np.ndarray, Tables]]:

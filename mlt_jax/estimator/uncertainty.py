@@ -41,7 +41,8 @@ def standard_errors(
     counts; the options are those of `estimate_all`.
     """
     rank = partner_ranks(len(tables.both), aggregate=aggregate, assume=assume, num_partners=num_partners, key=key)
-    per_one, per_example = _gradients(tables, rank, aggregate=aggregate, assume=assume)
+    classes = jnp.arange(len(tables.both))
+    per_one, per_example = gradients(tables, rank, classes, aggregate=aggregate, assume=assume)
     n, q = (labels.values if isinstance(labels, Labels) else labels.by_example).shape
     rows = max(1, _CHUNK_CELLS // (8 * q))
     total = jnp.zeros((q, 2), per_one.dtype)
@@ -105,10 +106,10 @@ def _resample(
 
 
 @partial(jax.jit, static_argnames=("aggregate", "assume"))
-def _gradients(
-    tables: Tables, rank: Int[Array, "#q q"], *, aggregate: str, assume: str
-) -> tuple[Float[Array, "q 2 4 q"], Float[Array, "q 2 4 p"]]:
-    """Derivatives of every class's two rates by the counts of ones, and by the sizes, of its four groups."""
+def gradients(
+    tables: Tables, rank: Int[Array, "#rows q"], classes: Int[Array, "rows"], *, aggregate: str, assume: str
+) -> tuple[Float[Array, "rows 2 4 q"], Float[Array, "rows 2 4 p"]]:
+    """Derivatives of two rates by the counts of ones, and by the sizes, of the four groups of each row's class."""
 
     def gradient(ones: list[Array], totals: Float[Array, "4 p"], rank: Int[Array, "q"], _: Any) -> Any:
         def rates(ones: Float[Array, "4 q"], totals: Float[Array, "4 p"]) -> Float[Array, "2"]:
@@ -116,7 +117,6 @@ def _gradients(
 
         return jax.jacrev(rates, argnums=(0, 1))(jnp.stack(ones), totals)
 
-    classes = jnp.arange(len(tables.both))
     return map_classes(gradient, tables=tables, rank=rank, classes=classes, assume=assume, block=_BLOCK)
 
 

@@ -1,8 +1,9 @@
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mlt_jax.estimator.counts import Tables, count, group_means
+from mlt_jax.estimator.counts import Tables, count, count_arrays, group_means
 
 
 @pytest.fixture
@@ -126,3 +127,22 @@ def test_means_of_groups_lie_on_the_line_whatever_is_observed_depends_on():
     np.testing.assert_allclose(found, np.tile(theta[2:, None], 5), atol=1e-5)
     assert all_there.all()
     assert group_means(jnp.asarray(ones), jnp.asarray(totals[:, :5]).at[2, 3].set(0))[1].tolist() == [1, 1, 1, 0, 1]
+
+
+def test_more_rows_than_one_packed_number_holds_are_counted_exactly():
+    rng = np.random.default_rng(0)
+    labels, selected = (rng.random((2**17 + 5000, 3)) < 0.99).astype(np.uint8), rng.random((2**17 + 5000, 3)) < 0.99
+    found, expected = count(labels, selected), count_arrays(labels, selected)
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+    assert int(found.pos.max()) > 2**16
+
+
+def test_factors_of_16_bits_count_exactly(monkeypatch):
+    rng = np.random.default_rng(0)
+    labels, selected = (rng.random((3001, 5)) < 0.9).astype(np.uint8), rng.random((3001, 5)) < 0.9
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    low = jax.make_jaxpr(count_arrays)(labels, selected)
+    assert "bf16" in str(low)
+    found = jax.core.eval_jaxpr(low.jaxpr, low.consts, labels, selected)
+    assert found[1].dtype == np.int32
+    np.testing.assert_array_equal(found[1], (labels * selected).T.astype(int) @ labels)

@@ -8,7 +8,9 @@ from simulate import unbiased
 
 from mlt_jax import TransitionEstimate, count, estimate_all
 from mlt_jax.estimator import sparse_counts as sparse
+from mlt_jax.estimator.counts import check_inputs
 from mlt_jax.estimator.sparse_counts import as_sparse_labels, as_sparse_mask, count_blocks
+from mlt_jax.labels import Labels
 
 FORMS = ("csr", "csc", "coo")
 
@@ -151,3 +153,17 @@ def test_bad_input_is_named(kwargs, message):
     inputs = {"labels": sp.csr_array((5, 3)), "selected": np.zeros((5, 3), bool)} | kwargs
     with pytest.raises(ValueError, match=message):
         estimate_all(inputs.pop("labels"), inputs.pop("selected"), **inputs)
+
+
+@pytest.mark.parametrize("aggregate", ["joint", "medoid"])
+def test_nearly_empty_dense_labels_are_counted_as_sparse_ones(aggregate):
+    rng = np.random.default_rng(0)
+    labels, selected = (rng.random((6000, 301)) < 0.003).astype(np.uint8), rng.random((6000, 301)) < 0.99
+    for given in ({"selected": selected}, {"unselected": ~selected}):
+        checked, mask = check_inputs(labels, given.get("selected"), given.get("unselected"), observed=None, coding="01")
+        np.testing.assert_array_equal(checked.by_example.toarray(), labels)
+        np.testing.assert_array_equal(mask.cells.toarray() == mask.selected, selected)
+    found = estimate_all(labels, selected, aggregate=aggregate)
+    assert_same(found, estimate_all(sp.csr_array(labels), unselected=sp.csr_array(~selected), aggregate=aggregate))
+    dense, _ = check_inputs(1 - labels, selected, None, observed=None, coding="01")
+    assert isinstance(dense, Labels)

@@ -1,0 +1,126 @@
+import tracemalloc
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from mlt_jax import Status, TransitionEstimate, estimate_all
+from mlt_jax.estimator import lists
+from mlt_jax.estimator.lists import count_lists, estimate_from_lists
+
+
+def rare_labels(seed, n=400, q=12):
+    """Labels of three topics, and a random selection of few or most cells."""
+    rng = np.random.default_rng(seed)
+    topic = rng.integers(0, 3, n)
+    share = 0.3 * rng.random() * rng.random(q)
+    labels = rng.random((n, q)) < np.where(topic[:, None] == np.arange(q) % 3, 3, 0.3) * share
+    if seed % 5 == 0:
+        labels[:, 0], labels[:, 1] = False, True
+    selected = rng.random((n, q)) < rng.choice([0.05, 0.5, 0.9, 0.99])
+    if seed % 7 == 0:
+        selected[:, 2], selected[:, 3] = True, False
+    return labels.astype(np.uint8), selected
+
+
+@pytest.fixture
+def on_lists(monkeypatch):
+    """Sparse labels are counted as lists, whatever it costs."""
+    monkeypatch.setattr(lists, "_PAY", np.inf)
+
+
+def assert_same(found, expected, fields=TransitionEstimate._fields):
+    np.testing.assert_array_equal(found.status, expected.status)
+    known = np.asarray(expected.status) == Status.CORRELATION  # ties of the others may be broken either way
+    for name in fields:
+        pair = (np.asarray(getattr(each, name))[known] for each in (found, expected))
+        np.testing.assert_allclose(*pair, atol=1e-4 if name == "residual" else 1e-5, rtol=1e-4, err_msg=name)
+    return known.sum()
+
+
+def test_lists_give_what_tables_give(on_lists):
+    solved = 0
+    for seed in range(200):
+        labels, selected = rare_labels(seed)
+        cells = {"selected": selected} if seed % 2 else {"unselected": ~selected}
+        options = {"assume": ("general", "missing", "partial")[seed % 3], "min_selected": 5}
+        expected = estimate_all(labels, selected, **options)
+        sparse = {name: sp.csr_array(mask) for name, mask in cells.items()}
+        solved += assert_same(estimate_all(sp.csr_array(labels), **sparse, **options), expected)
+    assert solved > 500
+
+
+@pytest.mark.parametrize(("form", "assume"), [("unselected", "missing"), ("selected", "partial")])
+def test_standard_errors_are_those_of_tables(on_lists, form, assume):
+    labels, selected = rare_labels(2)
+    cells = sp.csr_array(selected if form == "selected" else ~selected)
+    options = {"assume": assume, "min_selected": 5, "stderr": True}
+    expected = estimate_all(labels, selected, **options)
+    found = estimate_all(sp.csr_array(labels), **{form: cells}, max_memory=1_000_000, **options)
+    assert assert_same(found, expected) > 5
+    known = np.isfinite(expected.stderr)
+    np.testing.assert_array_equal(np.isfinite(found.stderr), known)
+
+
+def test_two_batches_merge_to_the_lists_of_both(on_lists):
+    labels, selected = rare_labels(1)
+    cells = sp.csr_array(~selected)
+    first, second = (count_lists(labels[rows], unselected=cells[rows]) for rows in (slice(150), slice(150, None)))
+    merged, whole = first.merge(second), count_lists(sp.csr_array(labels), unselected=cells)
+    assert (merged.counts != whole.counts).nnz == 0
+    np.testing.assert_array_equal(merged.sizes, whole.sizes)
+    found = estimate_from_lists(merged, min_selected=5)
+    assert_same(found, estimate_all(labels, selected, min_selected=5))
+    with pytest.raises(ValueError, match="other: lists of selected cells"):
+        whole.merge(count_lists(labels, sp.csr_array(selected)))
+    with pytest.raises(ValueError, match="other: has 11 classes, these lists have 12"):
+        whole.merge(count_lists(labels[:, 1:], unselected=cells[:, 1:]))
+
+
+def test_too_many_positives_are_refused(monkeypatch):
+    labels, selected = rare_labels(5)
+    monkeypatch.setattr(lists, "MOST_POSITIVES", 399)
+    with pytest.raises(ValueError, match="labels: class 1 has 400 positives; lists count to 399"):
+        count_lists(labels, selected)
+    monkeypatch.setattr(lists, "_PAY", np.inf)
+    assert estimate_all(sp.csr_array(labels), selected).T.shape == (12, 2, 2)  # by tables
+
+
+def test_small_blocks_change_nothing(on_lists, monkeypatch):
+    labels, selected = rare_labels(3)
+    sparse = sp.csr_array(labels), sp.csr_array(selected)
+    expected = estimate_all(*sparse, min_selected=5)
+    blocks, count = [], lists._clouds
+    monkeypatch.setattr(lists, "_clouds", lambda *each: blocks.append(each[1]) or count(*each))
+    found = estimate_all(*sparse, min_selected=5, max_memory=20_000)
+    assert len(set(blocks)) > 5
+    for name in TransitionEstimate._fields:
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+
+
+def test_eight_thousand_classes_need_no_table():
+    rng = np.random.default_rng(0)
+    n, q = 4000, 8000
+    topic = np.where(rng.random(n) < 0.5, rng.integers(0, 20, n), -1)  # half the examples have two labels of a topic
+    labels = sp.coo_array((np.ones(n, np.int8), (np.arange(n), rng.integers(40, q, n))), shape=(n, q)).tocsr()
+    for k in (0, 1):
+        labels += sp.coo_array((topic >= 0, (np.arange(n), np.maximum(2 * topic + k, 0))), shape=(n, q)).astype(np.int8)
+    hidden = labels.copy()
+    hidden.data = (rng.random(labels.nnz) < 0.2).astype(np.int8)
+    tracemalloc.start()
+    found = estimate_all(labels, unselected=hidden)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < q**2 / 8  # bytes
+    assert (np.asarray(found.status)[:40] == Status.CORRELATION).all()
+    assert np.abs(found.rho_neg[:40]).max() < 0.05
+
+
+def test_a_real_set_gives_what_tables_give(real_data, on_lists):
+    parts = real_data("openimages214_labels.npz")
+    labels = sp.csr_array((parts["data"], parts["indices"], parts["indptr"]), shape=parts["shape"])
+    labels = (labels[:10_000] > 0).astype(np.int8)
+    unselected = sp.random_array(labels.shape, density=0.01, rng=np.random.default_rng(0), format="csr") != 0
+    found = estimate_all(labels, unselected=unselected, min_selected=5)
+    expected = estimate_all(labels.toarray(), ~unselected.toarray(), min_selected=5)
+    assert assert_same(found, expected) > 50
