@@ -13,7 +13,7 @@ test: lint
 	$(PYTEST)
 
 slow: .venv/ready
-	$(PYTEST) -m slow
+	$(BIN)/pytest -n auto --dist worksteal -m slow # few and long, and without fixtures that take long
 
 docs: .venv/ready
 	$(BIN)/python docs/import_graph.py
