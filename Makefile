@@ -2,7 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # A process per core: tests mostly compile, which takes one core. A file's tests stay together, with their fixtures.
-PYTEST := $(BIN)/pytest -n auto --dist loadfile
+# In the order of tests/conftest.py, the longest files first, so that no core waits for one at the end.
+PYTEST := $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test slow lint docs clean
 
