@@ -2,8 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # A process per core: tests mostly compile, which takes one core. A file's tests stay together, with their fixtures.
-# In the order of tests/conftest.py, the longest files first, so that no core waits for one at the end.
-PYTEST := $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/pytest -n auto --dist loadfile
 
 .PHONY: demo test slow lint docs clean
 

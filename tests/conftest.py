@@ -14,14 +14,6 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 
-# Files that take minutes, for `make test` to begin with.
-LONGEST = ("test_run.py", "test_correlations.py", "test_auto.py", "test_loop.py", "test_raters.py")
-
-
-def pytest_collection_modifyitems(items):
-    items.sort(key=lambda item: item.path.name not in LONGEST)
-
-
 @pytest.fixture(scope="session")
 def real_data():
     """Opens one of the real data files by name; skips where they are not at hand."""
