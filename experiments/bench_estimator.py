@@ -293,8 +293,11 @@ def listed(labels: Any, unselected: Any, config: Config, name: str) -> Row:
     if inside.any():
         row["off_scipy_lists"] = float(np.abs(rates - theirs[known])[inside].max())
     if q <= config.tables_up_to:
-        run = lambda: estimate_from_tables(count(labels, unselected=unselected))  # noqa: E731
-        tables, _, expected = best(run, 1 + config.repeats)
+
+        def by_tables() -> Any:
+            return estimate_from_tables(count(labels, unselected=unselected))
+
+        tables, _, expected = best(by_tables, 1 + config.repeats)
         off = np.abs(np.asarray(expected.T) - np.asarray(found.T))[known].max(initial=0)
         same = float((np.asarray(found.status) == np.asarray(expected.status)).mean())
         row |= {"tables": tables, "to_tables": ours / tables, "off_tables": float(off), "same_status": same}

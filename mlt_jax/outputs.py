@@ -48,7 +48,7 @@ def check_outputs(outputs: Iterable[Path], inputs: Iterable[Path | None], *, our
 def guarded(cell: Any) -> Any:
     """The cell, with a ' before text that a spreadsheet would take for a formula; `unguarded` takes it off."""
     text = isinstance(cell, str) and cell.lstrip("'").startswith(_FORMULA)
-    return f"'{cell}" if text and not _is_number(cell) else cell
+    return f"'{cell}" if text and not is_number(cell) else cell
 
 
 def unguarded(cell: str) -> str:
@@ -64,7 +64,8 @@ def write_csv(path: str | Path, rows: Iterable[Iterable[Any]]) -> Path:
     return Path(path)
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
+    """Whether the text is one number, as Python writes them."""
     try:
         float(text)
     except ValueError:

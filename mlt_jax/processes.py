@@ -47,7 +47,7 @@ def _in_cluster() -> bool:
 
 
 def exit_code(program: str, main: Callable[[], Any]) -> int:
-    """Runs `main`; 0, or 2 with one line where what went wrong is the user's to mend: a file, an option, the network.
+    """Runs `main`; 0, or 2 with one line where the cause is not the program: a file, an option, the network.
 
     Those are errors of the operating system and what this package raises itself. Anything else is a bug and raised on.
     """

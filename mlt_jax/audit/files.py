@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from mlt_jax.audit.propose import Decisions
 from mlt_jax.labels import Labels
-from mlt_jax.outputs import atomic, unguarded, write_csv
+from mlt_jax.outputs import atomic, is_number, unguarded, write_csv
 
 FLIP, KEEP = ("flip", "wrong"), ("", "keep", "right")
 ID_COLUMNS = ("id", "ids", "image", "images", "name", "names", "file", "filename", "path", "example")
@@ -165,7 +165,7 @@ def decision_rows(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
             raise ValueError(f'{path}: line {number} decides "{row["decision"]}"; write flip, keep or nothing')
         for key in ("given", "p_wrong", "probability"):
             text = row.get(key, "") or "nan"
-            if not _is_number(text):
+            if not is_number(text):
                 raise ValueError(f'{path}: line {number}, column "{key}" is "{text}"; write a number or nothing')
             row[key] = float(text)
         yield f"{path}: line {number}", row
@@ -261,10 +261,10 @@ def _read_csv(path: Path, classes: tuple[str, ...] | None, groups: str | None) -
         place = header.index(groups)
         kin = tuple(row[place].strip() for row in rows)
         header, *rows = ([*row[:place], *row[place + 1 :]] for row in (header, *rows))
-    if all(map(_is_number, header)) and (len(set(header)) < len(header) or not all(h.isdigit() for h in header)):
+    if all(map(is_number, header)) and (len(set(header)) < len(header) or not all(h.isdigit() for h in header)):
         raise ValueError(f"{path}: its first line is numbers; begin with a header that names the classes")
     named = [k for k, name in enumerate(header) if name.lower() in ID_COLUMNS]
-    key = named[0] if named else 0 if not all(_is_number(row[0]) or not row[0].strip() for row in rows) else None
+    key = named[0] if named else 0 if not all(is_number(row[0]) or not row[0].strip() for row in rows) else None
     ids = None if key is None else tuple(row[key].strip() for row in rows)
     columns = [k for k in range(len(header)) if k != key]
     names = tuple(header[k] for k in columns)
@@ -292,17 +292,9 @@ def _numbers(path: Path, cells: np.ndarray, names: tuple[str, ...]) -> np.ndarra
     try:
         return cells.astype(np.float32)
     except ValueError:
-        row, column = next(place for place in np.argwhere(np.ones(cells.shape, bool)) if not _is_number(cells[*place]))
+        row, column = next(place for place in np.argwhere(np.ones(cells.shape, bool)) if not is_number(cells[*place]))
         cell = str(cells[row, column])
         raise ValueError(f'{path}: line {row + 2}, column "{names[column]}" is "{cell}"; write a number') from None
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
 
 
 def _load_npy(path: Path) -> np.ndarray:

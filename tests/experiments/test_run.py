@@ -19,12 +19,12 @@ from mlt_jax.models.pretrained import PINNED, to_torchvision
 from mlt_jax.models.resnet import SHAPES
 
 # Read by Python before the program: what the servers of this test offer is what is known and pinned.
-TOLD = """
+OFFERED = """
 import json, os
 from tensorflow_datasets.core.download.checksums import UrlInfo
 from mlt_jax.data import archives
 from mlt_jax.models import pretrained
-facts = json.loads(os.environ["TOLD"])
+facts = json.loads(os.environ["OFFERED"])
 archives.known = lambda dataset: {n: (u, UrlInfo(s, h, n)) for n, (u, s, h) in facts["archives"][dataset].items()}
 pretrained.PINNED |= {name: pretrained.Pin(*pin) for name, pin in facts["weights"].items()}
 """
@@ -46,8 +46,8 @@ def content():
 @pytest.fixture
 def world(content, tmp_path):
     """The servers, and `start(words, cwd)`, which runs the program as a user of a fresh account would."""
-    (tmp_path / "told").mkdir()
-    (tmp_path / "told" / "sitecustomize.py").write_text(TOLD)
+    (tmp_path / "startup").mkdir()
+    (tmp_path / "startup" / "sitecustomize.py").write_text(OFFERED)
     with Server() as server:
         server.files = {f"/{name}": data for name, data in content.items()}
         known = {
@@ -69,8 +69,8 @@ def world(content, tmp_path):
         def start(words, cwd="."):
             (tmp_path / cwd).mkdir(exist_ok=True)
             new = {"HOME": str(tmp_path), "HF_ENDPOINT": server.url, "HF_HUB_DISABLE_TELEMETRY": "1", "XLA_FLAGS": ""}
-            new["TOLD"] = json.dumps({"archives": known, "weights": pins})
-            new["PYTHONPATH"] = os.pathsep.join([str(tmp_path / "told"), str(ROOT)])
+            new["OFFERED"] = json.dumps({"archives": known, "weights": pins})
+            new["PYTHONPATH"] = os.pathsep.join([str(tmp_path / "startup"), str(ROOT)])
             places = ("MLT_JAX_DATA", "TFDS_DATA_DIR", "XDG_CACHE_HOME", "HF_HOME")
             env = {name: value for name, value in os.environ.items() if name not in places} | new
             command = [sys.executable, str(ROOT / "experiments" / "run.py"), *words]
