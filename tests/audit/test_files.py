@@ -52,6 +52,15 @@ def test_every_form_keeps_numbers_names_and_ids(frame, tmp_path, form):
     assert (found.classes, found.ids) == (NAMES, IDS)
 
 
+def test_the_index_of_a_parquet_file_is_its_ids(tmp_path):
+    frame = pd.DataFrame(VALUES, columns=list(NAMES), index=pd.Index(IDS, name="scan"))
+    frame.iloc[::-1].to_parquet(tmp_path / "turned.parquet")
+    found = read_table(tmp_path / "turned.parquet")
+    assert (found.ids, found.classes, found.key) == (IDS[::-1], NAMES, "scan")
+    frame.to_parquet(tmp_path / "t.parquet")
+    np.testing.assert_array_equal(align(found, read_table(tmp_path / "t.parquet")).values, VALUES)
+
+
 def test_arrays_without_names_have_none(tmp_path):
     np.save(tmp_path / "t.npy", VALUES > 0.3)
     np.savez(tmp_path / "t.npz", anything=VALUES)

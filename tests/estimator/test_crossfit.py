@@ -1,4 +1,5 @@
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
@@ -124,3 +125,12 @@ def test_bad_input_is_named(data, change, message):
     features, clean, _ = data
     with pytest.raises(ValueError, match=message):
         cross_val_logits(change.pop("features", features), clean, **change)
+
+
+def test_features_in_a_frame_are_matched_by_its_index():
+    rng = np.random.default_rng(0)
+    x, names = rng.normal(size=(60, 3)).astype(np.float32), [f"e{k}" for k in range(60)]
+    labels = pd.DataFrame({"a": (x[:, 0] > 0).astype(int)}, index=names)
+    frame = pd.DataFrame(x, index=names)
+    expected = cross_val_logits(x, labels)
+    np.testing.assert_allclose(cross_val_logits(frame.iloc[::-1], labels), expected, atol=1e-5)
