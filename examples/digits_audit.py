@@ -15,9 +15,9 @@ import numpy as np
 from PIL import Image
 
 from mlt_jax import cross_val_probs
-from mlt_jax.audit.files import read_table
 from mlt_jax.cli import main as mlt
 from mlt_jax.data import load_digits_scenes
+from mlt_jax.files.tables import read_table
 from mlt_jax.paper.noise import corrupt, transition
 
 SCENES, PATCH, PATCHES = 2000, 9, 400

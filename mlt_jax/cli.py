@@ -1,21 +1,10 @@
-"""The command `mlt`: estimate T, audit labels in files, apply decisions about them, compare raters, show a run.
-
-mlt estimate labels.npz --unselected cells.npz --out T.npz
-mlt audit labels.csv probs.csv --images DIR --out report.html
-mlt audit labels.csv probs.csv --propose 100 --out propose.html
-mlt audit labels.csv probs.csv --decisions decisions.csv --out report.html
-mlt apply labels.csv decisions.csv --out relabelled.csv
-mlt raters judgements.csv --out DIR
-mlt report RUN_DIR
-
-A wrong file gets one line and exit code 2.
-"""
+"""The command `mlt`: a wrong file or option gets one line and exit code 2; Ctrl-C ends with 130."""
 
 import csv
 import dataclasses
-import json
 import sys
 from collections.abc import Callable, Collection
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,30 +17,30 @@ from mlt_jax import processes
 from mlt_jax.audit.audit import Audit, audit_labels
 from mlt_jax.audit.files import (
     FLIP,
-    Table,
-    align,
+    audit_outputs,
+    class_summary,
+    class_table,
     decision_rows,
     find_cell,
+    is_ours,
     read_decisions,
-    read_groups,
-    read_share,
-    read_table,
-    rows_like,
-    write_labels,
+    write_audit,
+    write_proposal,
+    write_raters,
 )
-from mlt_jax.audit.issues import Issues, find_label_issues
-from mlt_jax.audit.propose import Proposal, propose_cells
+from mlt_jax.audit.issues import find_label_issues
+from mlt_jax.audit.propose import propose_cells
 from mlt_jax.audit.verified import Verified, recalibrate, refusal, verified
 from mlt_jax.estimator.assumption import MOST_TESTED, assumption_test
 from mlt_jax.estimator.counts import count
-from mlt_jax.estimator.raters import Raters, RaterStatus, RaterTable, ask_next, estimate_raters, rater_array
+from mlt_jax.estimator.raters import estimate_raters, rater_array
 from mlt_jax.estimator.solve import AGGREGATES, estimate_from_tables
+from mlt_jax.files.columns import Table
+from mlt_jax.files.tables import align, features_like, probabilities, read_groups, read_share, read_table
+from mlt_jax.files.write import write_labels
 from mlt_jax.labels import ABSENT, CODINGS, UNKNOWN
-from mlt_jax.outputs import atomic, check_outputs, write_csv
+from mlt_jax.outputs import check_outputs
 from mlt_jax.transition import Status, TransitionEstimate, check_assume
-
-ISSUE_COLUMNS = ("example", "class", "given", "suggested", "p_wrong", "decision")
-PROPOSAL_COLUMNS = (*ISSUE_COLUMNS, "probability")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,9 +55,9 @@ class EstimateCommand:
     """0/1: the labels as given"""
     out: Path
     """npz for TransitionEstimate.load"""
-    selected: Path | None = None
+    selected: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """0/1: the cells taken as clean; or else"""
-    unselected: Path | None = None
+    unselected: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """0/1: the cells that are not"""
     aggregate: str = "joint"
     """rule over partner classes: joint, medoid, residual, mean or first"""
@@ -76,33 +65,59 @@ class EstimateCommand:
     """general, missing (no label is falsely given) or partial (none is missed)"""
     min_selected: int = 50
     """with fewer selected positives or negatives a class is not estimated (status too_few)"""
-    coordinator: str | None = None
+    coordinator: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT")] = None
     """host:port of process 0"""
-    num_processes: int | None = None
-    process_id: int | None = None
+    num_processes: Annotated[int | None, tyro.conf.arg(metavar="NUMBER")] = None
+    process_id: Annotated[int | None, tyro.conf.arg(metavar="NUMBER")] = None
     timeout: int = 60
     """seconds to wait for a process that does not answer"""
 
 
-@dataclasses.dataclass(frozen=True)
-class AuditCommand:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Files:
+    """How tables in files are read."""
+
+    id_column: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """column of the ids, where it has no usual name such as id, image_id or file_name"""
+    ignore_columns: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
+    """columns that are no classes; `mlt apply` keeps them"""
+    separator: Annotated[str | None, tyro.conf.arg(metavar="CHARACTER")] = None
+    """of CSV files that have it: one character, or tab; by default it is found"""
+    encoding: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """of CSV files: utf-8 (and utf-16, where the file says so), cp1252, ..."""
+
+    def read(self, path: Path, **options: Any) -> Table:
+        """The table in a file."""
+        own: dict[str, Any] = dict(id_column=self.id_column, separator=self.separator, encoding=self.encoding)
+        return read_table(path, ignore=self.ignore_columns, **own, **options)
+
+    def check_ignored(self, *tables: Table | None) -> None:
+        """Raises where a column that is to be ignored is in no table."""
+        sources = [table.source for table in tables if table is not None and table.source is not None]
+        for name in self.ignore_columns:
+            if not any(name in source.names for source in sources):
+                raise ValueError(f'--ignore-columns: no file has a column "{name}"; correct it, or leave it out')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AuditCommand(Files):
     """Which labels are wrong? Prints the noise of every class; writes OUT, OUT's .issues.csv and its .json."""
 
     labels: tyro.conf.Positional[Path]
     """CSV, npy, npz or parquet: 0/1 with a column per class (an empty cell: not labelled), or id and `a;b;c`"""
     probs: tyro.conf.Positional[Path | None] = None
     """predicted P(label = 1) for examples the model did not train on, same forms; rows are matched by id, if any"""
-    features: Path | None = None
+    features: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """in place of probs, or beside them: a feature vector per example; heads are cross-fitted on it"""
-    groups: str | None = None
+    groups: Annotated[str | None, tyro.conf.arg(metavar="COLUMN_OR_FILE")] = None
     """with features: a column of LABELS, or a file with an id and a group per line (or npy): patients, near-duplicates,
     which folds must not tear apart"""
     seed: int = 0
     """of the folds"""
-    images: Path | None = None
+    images: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
     """folder with pictures named like the ids"""
     out: Path = Path("report.html")
-    transition: Path | None = None
+    transition: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """transition.npz of an earlier audit or run, to be used as it is"""
     coding: str = "01"
     """what the labels' numbers mean: 01, pm1, voc or uncertain"""
@@ -110,19 +125,19 @@ class AuditCommand:
     """labels more probably wrong than this are suspects"""
     most: int = 5000
     """suspects on the page; the CSV file has all"""
-    propose: int | None = None
+    propose: Annotated[int | None, tyro.conf.arg(metavar="NUMBER")] = None
     """show so many cells of each class for decision instead, drawn for rates that hold for any noise; .proposal.csv"""
     per: str = "class"
     """class, or all: so many cells in all, for the share of wrong labels"""
-    decisions: Path | None = None
+    decisions: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """what the page of --propose saved, filled in: rates with intervals that hold for any noise, and a new ranking"""
-    title: str | None = None
+    title: Annotated[str | None, tyro.conf.arg(metavar="TEXT")] = None
     force: bool = False
     """replace files that mlt did not write"""
 
 
-@dataclasses.dataclass(frozen=True)
-class ApplyCommand:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ApplyCommand(Files):
     """Writes the labels with those flipped whose `decision` is flip in DECISIONS.
 
     DECISIONS is what the page saves, or the issues CSV filled in by hand.
@@ -132,11 +147,11 @@ class ApplyCommand:
     decisions: tyro.conf.Positional[Path]
     out: Path = Path("relabelled.csv")
     """.csv, .npy, .npz or .parquet: that format; ids, groups, coding and lists of names stay as in LABELS"""
-    above: float | None = None
+    above: Annotated[float | None, tyro.conf.arg(metavar="P")] = None
     """also flip undecided labels that are more probably wrong than this"""
     coding: str = "01"
     """what the labels' numbers mean, as in the audit; they stay so coded"""
-    groups: str | None = None
+    groups: Annotated[str | None, tyro.conf.arg(metavar="COLUMN_OR_FILE")] = None
     """a column of LABELS that is no class, as in the audit; it stays as it is"""
     force: bool = False
     """replace OUT where it is there"""
@@ -150,7 +165,7 @@ class RatersCommand:
     """CSV with a line per judgement and the columns example, class, rater and label (0 or 1; empty: a gap)"""
     out: Path
     """folder"""
-    probs: Path | None = None
+    probs: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """predicted P(label = 1) for examples the model did not train on, with ids and class names: one more rater"""
     most: int = 1000
     """questions in ask.csv"""
@@ -161,9 +176,29 @@ class ReportCommand:
     """The page of a run of experiments/run.py."""
 
     workdir: tyro.conf.Positional[Path]
-    out: Path | None = None
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """by default report.html in the run's folder"""
 
+
+HELP = """How noisy is each label, and which labels are wrong?
+
+usage: mlt COMMAND ...
+
+  estimate  how noisy is each class, from labels and the cells taken as clean
+              mlt estimate labels.npz --unselected cells.npz --out T.npz
+  audit     which labels are wrong: a page, a list and a summary
+              mlt audit labels.csv probs.csv --images DIR --out report.html
+            a sample to decide, then rates that hold for any noise
+              mlt audit labels.csv probs.csv --propose 100 --out propose.html
+              mlt audit labels.csv probs.csv --decisions decisions.csv --out report.html
+  apply     the labels with what was decided
+              mlt apply labels.csv decisions.csv --out relabelled.csv
+  raters    how noisy is each rater, and whom to ask next
+              mlt raters judgements.csv --out DIR
+  report    the page of a run of experiments/run.py
+              mlt report RUN_DIR
+
+mlt COMMAND --help lists its options; mlt --version prints the version."""
 
 Command = (
     Annotated[EstimateCommand, tyro.conf.subcommand("estimate")]
@@ -176,7 +211,11 @@ Command = (
 
 def main(args: list[str] | None = None) -> int:
     """The exit code: 0, or 2 with one line where a file or an option is wrong."""
-    command = tyro.cli(Command, prog="mlt", args=args, description=__doc__)
+    words = sys.argv[1:] if args is None else args
+    if words[:1] in (["--help"], ["-h"], ["--version"]):
+        print(f"mlt_jax {version('mlt_jax')}" if words[0] == "--version" else HELP)
+        return 0
+    command = tyro.cli(Command, prog="mlt", args=words, config=(tyro.conf.PositionalMetavarFromFieldName,))
     run: dict[type, Callable[[Any], None]] = {
         EstimateCommand: run_estimate, AuditCommand: run_audit, ApplyCommand: run_apply, RatersCommand: run_raters,
         ReportCommand: run_report,
@@ -186,6 +225,9 @@ def main(args: list[str] | None = None) -> int:
     except (ValueError, TypeError, OSError) as error:
         print(f"mlt: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("mlt: interrupted", file=sys.stderr)
+        return 130
     return 0
 
 
@@ -195,8 +237,12 @@ def run_estimate(command: EstimateCommand) -> None:
     check_assume(command.assume)
     # Joined before any other call of JAX, which would start it for this process alone.
     processes.join(command.coordinator, command.num_processes, command.process_id, timeout=command.timeout)
+    files = {name: processes.file_hash(getattr(command, name)) for name in ("labels", "selected", "unselected")}
+    options = {name: getattr(command, name) for name in ("aggregate", "assume", "min_selected")}
+    patience = float(command.timeout)
+    processes.same(files | options, timeout=patience)
     paths, part = (command.labels, command.selected, command.unselected), (jax.process_index(), jax.process_count())
-    wrong, patience = None, float(command.timeout)
+    wrong = None
     try:
         labels, selected, unselected = (None if path is None else read_share(path, *part) for path in paths)
         tables = count(labels, selected, unselected=unselected)
@@ -233,18 +279,20 @@ def run_audit(command: AuditCommand) -> None:
         raise ValueError(f"--most: {command.most}; pass how many suspects to show")
     groups_file = None if command.groups is None else Path(command.groups)
     inputs = (command.labels, command.probs, command.features, command.transition, command.decisions, groups_file)
-    written_to = _outputs(command.out)[: None if command.propose is not None else 3]
-    check_outputs([command.out, *written_to], inputs, ours=_ours, force=command.force)
+    written_to = audit_outputs(command.out)[: None if command.propose is not None else 3]
+    check_outputs([command.out, *written_to], inputs, ours=is_ours, force=command.force)
     with tqdm(total=4, disable=None, bar_format="{desc:24}{bar:30} {elapsed}", leave=False) as bar:
         bar.set_description("reading")
         own: dict[str, Any] = dict(groups=command.groups)  # the column may stand in any of the files
-        probs = None if command.probs is None else read_table(command.probs, **own)
-        labels = read_table(command.labels, classes=None if probs is None else probs.classes, **own)
+        probs = None if command.probs is None else command.read(command.probs, **own)
+        labels = command.read(command.labels, classes=None if probs is None else probs.classes, **own)
+        features = None if command.features is None else command.read(command.features, **own)
+        command.check_ignored(labels, probs, features)
         if probs is not None:
-            probs = _probabilities(align(probs, labels))
+            probs = probabilities(align(probs, labels))
             labels = labels._replace(classes=labels.classes or probs.classes, ids=labels.ids or probs.ids)
         groups = None if command.groups is None else read_groups(command.groups, labels)
-        features = None if command.features is None else _features(read_table(command.features, **own), labels)
+        x = None if features is None else features_like(features, labels)
         known = ~np.isnan(labels.values)
         names = labels.classes
         found = None if command.transition is None else TransitionEstimate.load(command.transition, classes=names)
@@ -252,7 +300,7 @@ def run_audit(command: AuditCommand) -> None:
         bar.set_description("estimating, calibrating")
         try:
             audit = audit_labels(
-                labels.values, probs=None if probs is None else probs.values, features=features, T=found,
+                labels.values, probs=None if probs is None else probs.values, features=x, T=found,
                 ids=labels.ids, classes=labels.classes, observed=None if known.all() else known, coding=command.coding,
                 seed=command.seed, groups=groups,
             )  # fmt: skip
@@ -277,9 +325,9 @@ def run_audit(command: AuditCommand) -> None:
                 entry["assumption"] = {"p": round(float(p), 6), "sentence": sentence}
             doubts = [sentence for sentence, fired in zip(tested.sentences, tested.test, strict=True) if fired]
             notes += doubts
-        written = _write(command.out, audit, issues, summary, answer)
+        written = write_audit(command.out, audit, issues, summary, answer)
         if proposal is not None:
-            written.append(_write_proposal(written_to[-1], audit, proposal))
+            written.append(write_proposal(written_to[-1], audit, proposal))
             notes.append(f"{len(proposal.example)} cells to decide, in random order; stop where you like")
         bar.update()
         bar.set_description("making the page")
@@ -325,8 +373,10 @@ def run_apply(command: ApplyCommand) -> None:
     absent = next(number for number, meaning in meanings.items() if meaning == ABSENT)
     check_outputs([command.out], [command.labels, command.decisions], ours=lambda path: False, force=command.force)
     if command.above is not None and not 0 <= command.above <= 1:
-        raise ValueError(f"--above: {command.above}; pass a probability in [0, 1]")
-    labels = read_table(command.labels, groups=command.groups)
+        hint = f", {command.above / 100:g} for {command.above:g} %" if 1 < command.above <= 100 else ""
+        raise ValueError(f"--above: {command.above}; pass a probability in [0, 1]{hint}")
+    labels = command.read(command.labels, groups=command.groups)
+    command.check_ignored(labels)
     if command.groups is not None and labels.groups is None:
         raise ValueError(f'--groups: {command.labels} has no column "{command.groups}"; leave it out, or correct it')
     n, q = labels.values.shape
@@ -344,7 +394,7 @@ def run_apply(command: ApplyCommand) -> None:
             raise ValueError(f"{where}, the label is {found}")
         values[cell] = 1 if meaning == ABSENT else absent
         flipped += 1
-    write_labels(command.out, labels, values, command.groups)
+    write_labels(command.out, labels, values)
     print(f"{flipped} labels flipped; {command.out}")
 
 
@@ -356,7 +406,7 @@ def run_raters(command: RatersCommand) -> None:
     with source.open(newline="", encoding="utf-8-sig") as file:
         rows = list(csv.DictReader(file))
     columns = {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
-    probs = None if command.probs is None else _probabilities(read_table(command.probs))
+    probs = None if command.probs is None else probabilities(read_table(command.probs))
     if probs and not (probs.ids and probs.classes):
         raise ValueError(f"{command.probs}: no ids or no class names; add them, judgements are matched by name")
     try:
@@ -367,39 +417,8 @@ def run_raters(command: RatersCommand) -> None:
     found = estimate_raters(table.labels, scores=None if p is None else np.log(p) - np.log1p(-p))
     for name, alpha, graded in zip(table.classes, found.alpha, found.graded, strict=True):
         print(f"{name:20} alpha {alpha:6.3f}  {'graded' if graded else 'clear'}")
-    written = _write_raters(command.out, table, found, command.most)
+    written = write_raters(command.out, table, found, command.most)
     print(f"all classes: alpha {found.alpha_overall:.3f}; {', '.join(map(str, written))}")
-
-
-def _write_raters(out: Path, table: RaterTable, found: Raters, most: int) -> list[Path]:
-    """The files written: T per rater and class with 95 % intervals, the consensus, and whom to ask next."""
-    out.mkdir(parents=True, exist_ok=True)
-    ends, asked = found.interval(), ask_next(found, most=most)
-    files: dict[str, tuple[list[str], Any]] = {
-        "raters.csv": (
-            ["rater", "class", "rho_neg", "neg_low", "neg_high", "rho_pos", "pos_low", "pos_high", "status"],
-            (
-                [rater, name, *(f"{x:.4f}" for k in (0, 1) for x in (found.T[r, j, k, 1 - k], *ends[r, j, k])),
-                 RaterStatus(int(found.status[r, j])).name.lower()]
-                for r, rater in enumerate(table.raters) for j, name in enumerate(table.classes)
-            ),
-        ),
-        "consensus.csv": (
-            ["example", "class", "consensus", "p_right"],
-            (
-                [example, name, found.consensus[i, j], f"{found.right[i, j]:.4f}"]
-                for i, example in enumerate(table.examples) for j, name in enumerate(table.classes)
-            ),
-        ),
-        "ask.csv": (
-            ["example", "class", "rater", "gain_bits"],
-            (
-                [table.examples[i], table.classes[j], table.raters[r], f"{gain:.4f}"]
-                for i, j, r, gain in zip(*asked, strict=True)
-            ),
-        ),
-    }  # fmt: skip
-    return [write_csv(out / name, [header, *rows]) for name, (header, rows) in files.items()]
 
 
 def run_report(command: ReportCommand) -> None:
@@ -409,121 +428,9 @@ def run_report(command: ReportCommand) -> None:
     print(run_page(command.workdir, command.out))
 
 
-def class_summary(audit: Audit, issues: Issues, interval: Any = None) -> dict[str, dict[str, Any]]:
-    """Noise rates with 95 % intervals (None where there are none), prior, status and counts, by class."""
-    T, prior, status = (np.asarray(x) for x in (audit.found.T, audit.found.prior, audit.found.status))
-    ends = np.asarray(audit.found.interval() if interval is None else interval)
-    suspects = np.bincount(issues.column, minlength=len(audit.classes))
-    spans = [[end.tolist() if np.isfinite(end).all() else None for end in pair] for pair in ends]
-    return {
-        name: {
-            "rho_neg": float(T[j, 0, 1]),
-            "rho_pos": float(T[j, 1, 0]),
-            "interval_neg": spans[j][0],
-            "interval_pos": spans[j][1],
-            "prior": float(prior[j]),
-            "status": Status(int(status[j])).name.lower(),
-            "given": int(audit.labels.values[:, j].sum()),
-            "expected_wrong": float(audit.wrong[:, j].sum()),
-            "suspects": int(suspects[j]),
-        }
-        for j, name in enumerate(audit.classes)
-    }
-
-
-def class_table(summary: dict[str, dict[str, Any]]) -> str:
-    """The `class_summary` as text, rates in percent, the classes with most suspects first."""
-
-    def rate(row: dict[str, Any], side: str) -> str:
-        ends = row[f"interval_{side}"]
-        span = f" ({100 * ends[0]:5.1f} to {100 * ends[1]:5.1f})" if ends else " " * 17
-        return f"{100 * row[f'rho_{side}']:6.1f}{span}"
-
-    width = min(max(5, *map(len, summary)), 30)
-    header = f"{'class':{width}} {'given':>8} {'falsely given, %':>23} {'missed, %':>23}  {'status':14} {'suspects':>8}"
-    lines = [header]
-    for name, row in sorted(summary.items(), key=lambda item: -item[1]["suspects"]):
-        rates = f"{rate(row, 'neg'):>23} {rate(row, 'pos'):>23}"
-        lines.append(f"{name[:30]:{width}} {row['given']:8d} {rates}  {row['status']:14} {row['suspects']:8d}")
-    return "\n".join(lines)
-
-
-def _probabilities(table: Table) -> Table:
-    bad = np.argwhere(~((table.values >= 0) & (table.values <= 1)))
-    if len(bad):
-        row, column = bad[0]
-        name = f'"{table.classes[column]}"' if table.classes else str(column)
-        who = f'"{table.ids[row]}"' if table.ids else f"row {row}"
-        value = table.values[row, column]
-        raise ValueError(f"{table.path}: {who}, column {name} is {value:g}; pass probabilities in [0, 1]")
-    return table
-
-
-def _features(table: Table, labels: Table) -> np.ndarray:
-    """The features in the order of the labels' ids, where both have them."""
-    if table.ids and labels.ids:
-        return table.values[rows_like(table, labels)]
-    if len(table.values) != len(labels.values):
-        raise ValueError(f"{table.path}: {len(table.values)} rows, {labels.path} has {len(labels.values)}")
-    return table.values
-
-
-def _write(
-    out: Path, audit: Audit, issues: Issues, classes: dict[str, dict[str, Any]], answer: Verified | None
-) -> list[Path]:
-    """The files written: issues as CSV with a column for decisions, classes as JSON, T as npz."""
-    table, summary, matrices, _ = _outputs(out)
-    rows = (
-        [audit.ids[row], audit.classes[column], given, 1 - given, f"{wrong:.6f}", ""]
-        for row, column, given, wrong in zip(*issues, strict=True)
-    )
-    write_csv(table, [ISSUE_COLUMNS, *rows])
-    whole: dict[str, Any] = {"examples": len(audit.ids), "suspects": len(issues.wrong), "classes": classes}
-    if answer is not None:
-        whole["share_wrong"], whole["share_interval"] = answer.share, answer.share_interval.tolist()
-        whole["share_more"] = answer.share_more
-        for row, more, decided in zip(classes.values(), answer.more, answer.decided, strict=True):
-            row["decisions"], (row["more_neg"], row["more_pos"]) = int(decided.sum()), more.tolist()
-    with atomic(summary, encoding="utf-8") as file:
-        file.write(json.dumps(whole, indent=2) + "\n")
-    audit.found.save(matrices, classes=audit.labels.classes)
-    return [table, summary, matrices]
-
-
-def _write_proposal(path: Path, audit: Audit, proposal: Proposal) -> Path:
-    rows = (
-        [audit.ids[row], audit.classes[column], given, 1 - given, f"{wrong:.6f}", "", repr(float(probability))]
-        for row, column, given, wrong, probability in zip(*proposal, strict=True)
-    )
-    return write_csv(path, [PROPOSAL_COLUMNS, *rows])
-
-
-def _outputs(out: Path) -> tuple[Path, Path, Path, Path]:
-    """What an audit writes beside its page."""
-    ends = (".issues.csv", ".json", ".transition.npz", ".proposal.csv")
-    table, summary, matrices, proposal = (out.with_suffix(end) for end in ends)
-    return table, summary, matrices, proposal
-
-
-def _ours(path: Path) -> bool:
-    """Whether a file looks like one that an audit wrote."""
-    try:
-        if path.suffix == ".npz":
-            TransitionEstimate.load(path)
-            return True
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except (OSError, ValueError):
-        return False
-    if path.suffix == ".csv":
-        return text.startswith(",".join(ISSUE_COLUMNS))
-    if path.suffix == ".json":
-        return text.startswith('{\n  "examples":') and '"suspects":' in text
-    return text.startswith("<!doctype html>") and "Made by mlt_jax" in text
-
-
 def script() -> None:
     """Ends the process with `main`'s exit code."""
-    sys.exit(main())
+    processes.leave(main())
 
 
 if __name__ == "__main__":

@@ -57,10 +57,12 @@ def unguarded(cell: str) -> str:
     return inner if cell.startswith("'") and inner.lstrip("'").startswith(_FORMULA) else cell
 
 
-def write_csv(path: str | Path, rows: Iterable[Iterable[Any]]) -> Path:
+def write_csv(
+    path: str | Path, rows: Iterable[Iterable[Any]], *, separator: str = ",", encoding: str = "utf-8"
+) -> Path:
     """The path, once the rows are written there; cells are `guarded`."""
-    with atomic(path, newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([guarded(cell) for cell in row] for row in rows)
+    with atomic(path, newline="", encoding=encoding) as file:
+        csv.writer(file, delimiter=separator).writerows([guarded(cell) for cell in row] for row in rows)
     return Path(path)
 
 

@@ -6,10 +6,12 @@
 import zipfile
 from collections.abc import Sequence
 from enum import IntEnum
+from html import escape
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -34,6 +36,10 @@ class Status(IntEnum):
     SHARED = 6  # as POSTERIOR, but mostly the rates of the other classes: this one's scores say little
     VERIFIED = 7  # from decisions of people on cells drawn with known probabilities, see `verified`
 
+    def __str__(self) -> str:
+        """The status as a word."""
+        return self.name.lower()
+
 
 class TransitionEstimate(NamedTuple):
     """Estimated noise of q classes; only `stderr` may be NaN.
@@ -56,6 +62,35 @@ class TransitionEstimate(NamedTuple):
     status: Int[Array, "q"]
     partners: Int[Array, "q"]
     residual: Float[Array, "q"]
+
+    @property
+    def statuses(self) -> tuple[str, ...]:
+        """The status of each class as a word."""
+        return tuple(str(Status(int(code))) for code in np.asarray(self.status))
+
+    def __repr__(self) -> str:
+        """The table of the first classes."""
+        if not _is_plain(self):
+            return f"TransitionEstimate({', '.join(f'{k}={v!r}' for k, v in self._asdict().items())})"
+        header, *rows = self.rows(most=8)
+        left = len(self.T) - len(rows)
+        lines = [f"{a:>8} {b:>26} {c:>26}  {d}" for a, b, c, d in (header, *rows)]
+        return "\n".join([f"TransitionEstimate of {len(self.T)} classes", *lines, *([f"{left} more"] if left else [])])
+
+    def _repr_html_(self) -> str:
+        return html_table(self.rows(most=50))
+
+    def rows(self, names: Sequence[str] | None = None, *, most: int | None = None) -> list[tuple[str, ...]]:
+        """A header, and the class, both rates in percent with 95 % intervals, and the status of each class, as text."""
+        rates, ends = np.asarray(jnp.stack([self.rho_neg, self.rho_pos], 1)), np.asarray(self.interval())
+
+        def shown(j: int, side: int) -> str:
+            low, high = 100 * ends[j, side]
+            return f"{100 * rates[j, side]:.1f}" + (f" ({low:.1f} to {high:.1f})" if np.isfinite(low) else "")
+
+        called = names or range(len(rates))
+        cells = [(str(called[j]), shown(j, 0), shown(j, 1), self.statuses[j]) for j in range(len(rates))[:most]]
+        return [("class", "falsely given, %", "missed, %", "status"), *cells]
 
     @property
     def rho_neg(self) -> Float[Array, "q"]:
@@ -112,6 +147,19 @@ class TransitionEstimate(NamedTuple):
             raise ValueError(f'path: {path} is of other classes, "{odd[0]}" is only in {where}; pass the right one')
         order = np.array([place[name] for name in classes])
         return cls(*(value[order] for value in found))
+
+
+def html_table(rows: Sequence[Sequence[str]]) -> str:
+    """The rows as an HTML table, the first as its header."""
+    lines = [f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in row)}</tr>"
+             for tag, part in (("th", rows[:1]), ("td", rows[1:])) for row in part]  # fmt: skip
+    return f"<table>{''.join(lines)}</table>"
+
+
+def _is_plain(found: "TransitionEstimate") -> bool:
+    """Whether it holds numbers of q classes, and not what `jit`, `vmap` or `tree.map` put in their place."""
+    arrays = all(isinstance(x, np.ndarray | jax.Array) and not isinstance(x, jax.core.Tracer) for x in found)
+    return arrays and found.T.ndim == 3
 
 
 def as_transition(T: Any, num_classes: int, *, name: str = "T") -> Float[Array, "q 2 2"]:

@@ -12,8 +12,8 @@ from PIL import Image
 from simulate import flip, unbiased
 
 from mlt_jax import estimate_all
-from mlt_jax.audit.files import read_table
 from mlt_jax.cli import main
+from mlt_jax.files.tables import read_table
 from mlt_jax.transition import TransitionEstimate
 
 CLASSES = ["cat", "dog", "<script>alert(1)</script>", "naïve, with a comma"]
@@ -393,7 +393,7 @@ def test_a_wrong_table_of_judgements_gets_one_line(tmp_path, capsys, text, said)
 
 def test_the_command_exists_and_explains_itself():
     done = subprocess.run([sys.executable, "-m", "mlt_jax.cli", "--help"], capture_output=True, text=True, check=True)
-    assert all(word in done.stdout for word in ("estimate", "audit", "apply", "raters", "report"))
+    assert all(f"mlt {word} " in done.stdout for word in ("estimate", "audit", "apply", "raters", "report"))
     wrong = subprocess.run([sys.executable, "-m", "mlt_jax.cli", "audit"], capture_output=True, text=True)
     assert wrong.returncode == 2
 

@@ -1,3 +1,4 @@
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -111,3 +112,33 @@ def test_save_and_load_give_the_same(tmp_path):
     np.savez(tmp_path / "pickle.npz", **found._asdict() | {"T": np.array([{}], dtype=object)})
     with pytest.raises(ValueError, match="allow_pickle"):
         TransitionEstimate.load(tmp_path / "pickle.npz")
+
+
+def test_estimates_print_as_a_short_table_with_words():
+    T = jnp.tile(jnp.array([[0.9, 0.1], [0.2, 0.8]]), (30, 1, 1))
+    whole = jnp.full(30, int(Status.POSTERIOR))
+    found = TransitionEstimate(T, T[:, 0, 1], T[:, 0] / 100, whole, 0 * whole, T[:, 0, 1])
+    lines = repr(found).splitlines()
+    assert lines[0] == "TransitionEstimate of 30 classes"
+    assert lines[2].split() == ["0", "10.0", "(8.2", "to", "11.8)", "20.0", "(19.8", "to", "20.2)", "posterior"]
+    assert lines[-1] == "22 more"
+    assert len(lines) == 11
+    assert str(Status.TOO_FEW) == "too_few"
+    assert set(found.statuses) == {"posterior"}
+    assert found.rows(["<b>"] * 30, most=1)[1][0] == "<b>"
+    page = found._repr_html_()
+    assert page.count("<tr>") == 31
+    assert "<td>10.0 (8.2 to 11.8)</td>" in page
+
+
+def test_an_estimate_inside_jit_prints_its_fields():
+    seen = []
+    T = jnp.tile(jnp.array([[0.9, 0.1], [0.2, 0.8]]), (2, 1, 1))
+
+    def look(T):
+        seen.append(
+            repr(TransitionEstimate(T, T[:, 0, 1], T[:, 0], T[:, 0, 0].astype(int), T[:, 0, 0].astype(int), T[:, 0, 1]))
+        )
+
+    jax.jit(look)(T)
+    assert seen[0].startswith("TransitionEstimate(T=")

@@ -14,6 +14,8 @@ That is class-dependent noise. Where the estimate finds that noise prefers ambig
 given label says nothing more about the clean one than the score does, and `estimator.counting` gives P(wrong).
 """
 
+import zipfile
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -26,7 +28,8 @@ from mlt_jax.estimator.auto import check_groups, estimate
 from mlt_jax.estimator.counting import counted_wrong
 from mlt_jax.estimator.crossfit import cross_val_logits, principal_components
 from mlt_jax.labels import Labels, as_labels, as_logits
-from mlt_jax.transition import Status, TransitionEstimate, from_matrices
+from mlt_jax.outputs import atomic
+from mlt_jax.transition import Status, TransitionEstimate, from_matrices, html_table
 
 
 class Audit(NamedTuple):
@@ -45,6 +48,58 @@ class Audit(NamedTuple):
     def classes(self) -> tuple[str, ...]:
         """Class names; column numbers where none were passed."""
         return self.labels.classes or tuple(map(str, range(self.wrong.shape[1])))
+
+    def __repr__(self) -> str:
+        """A line and the table of the first classes."""
+        n, q = self.wrong.shape
+        table = [f"{a[:24]:24} {b:>26} {c:>26}  {d:14} {e:>8}" for a, b, c, d, e in self._rows(8)]
+        left = [f"{q - 8} more"] if q > 8 else []
+        return "\n".join([f"Audit of {n:,} examples and {q:,} classes; {self._in_short()}", *table, *left])
+
+    def _repr_html_(self) -> str:
+        n, q = self.wrong.shape
+        return f"<p>{n:,} examples, {q:,} classes; {self._in_short()}</p>{html_table(self._rows(50))}"
+
+    def _in_short(self) -> str:
+        cells = self.wrong.size if self.labels.observed is None else int(self.labels.observed.sum())
+        share, several = 100 * float(self.wrong.sum()) / max(cells, 1), int((self.wrong > 0.5).sum())
+        return f"{share:.1f} % of {cells:,} labels expected wrong, {several:,} more probably wrong than right"
+
+    def _rows(self, most: int) -> list[tuple[str, ...]]:
+        header, *rows = self.found.rows(self.classes, most=most)
+        suspects = (self.wrong > 0.5).sum(axis=0)
+        return [(*header, "suspects"), *((*row, str(suspects[j])) for j, row in enumerate(rows))]
+
+    def save(self, path: str | Path) -> None:
+        """Writes one npz file, without pickle, for `Audit.load`."""
+        arrays: dict[str, Any] = {f"found_{k}": np.asarray(v) for k, v in self.found._asdict().items()}
+        arrays |= {k: getattr(self, k) for k in ("scores", "slope", "offset", "wrong")}
+        arrays |= {"labels": self.labels.values, "ids": np.array(self.ids, str)}
+        for name in ("observed", "classes", "rows"):
+            value = getattr(self.labels, name)
+            array = None if value is None else np.array(list(value))
+            if array is not None and array.dtype.kind != "O":  # names of rows may be anything; ids have them as text
+                arrays[name] = array
+        with atomic(path, "wb") as file:
+            np.savez_compressed(file, **arrays)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Audit":
+        """Reads what `save` wrote.
+
+        Raises:
+          ValueError: the file was not written by `save`.
+        """
+        try:
+            with np.load(path, allow_pickle=False) as archive:
+                arrays = dict(archive)
+            found = TransitionEstimate(*(jnp.asarray(arrays[f"found_{name}"]) for name in TransitionEstimate._fields))
+            classes, rows = (None if k not in arrays else tuple(arrays[k].tolist()) for k in ("classes", "rows"))
+            labels = Labels(arrays["labels"], arrays.get("observed"), classes, rows)
+            numbers = {name: arrays[name] for name in ("scores", "slope", "offset", "wrong")}
+            return cls(labels, found, ids=tuple(arrays["ids"].tolist()), **numbers)
+        except (KeyError, EOFError, zipfile.BadZipFile, ValueError) as error:
+            raise ValueError(f"path: {path} is no audit ({error}); pass a file that `Audit.save` has written") from None
 
     @property
     def clean_probs(self) -> Float[np.ndarray, "n q"]:

@@ -169,3 +169,24 @@ def test_noise_that_prefers_ambiguous_examples_is_ranked_at_least_as_well_as_by_
     )
     assert ours > 0.97 * confidence
     assert abs(audit.wrong.mean() - wrong.mean()) < 0.06
+
+
+def test_an_audit_prints_short_and_is_saved_and_loaded_whole(audit, tmp_path):
+    n, q = audit.wrong.shape
+    lines = repr(audit).splitlines()
+    assert lines[0].startswith(f"Audit of {n:,} examples and {q} classes; ")
+    assert len(lines) == 2 + q
+    assert lines[2].split()[0] == "a"
+    assert audit._repr_html_().count("<tr>") == 1 + q
+    hidden = audit._replace(labels=audit.labels._replace(observed=audit.wrong < 0.9, rows=tuple(range(5, 5 + n))))
+    hidden.save(tmp_path / "audit.npz")
+    again = mlt_jax.Audit.load(tmp_path / "audit.npz")
+    for name in ("scores", "slope", "offset", "wrong"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(hidden, name))
+    for old, new in zip((*hidden.found, *hidden.labels[:2]), (*again.found, *again.labels[:2]), strict=True):
+        np.testing.assert_array_equal(old, new)
+    assert again.labels[2:] == hidden.labels[2:]
+    assert again.ids == hidden.ids
+    (tmp_path / "junk.npz").write_bytes(b"junk")
+    with pytest.raises(ValueError, match=r"junk\.npz is no audit"):
+        mlt_jax.Audit.load(tmp_path / "junk.npz")

@@ -27,6 +27,29 @@ APPLY = {
 }
 
 
+# These need no more than labels of two values. One that sets parameters to values of other types is left out: in tests
+# the types of parameters are checked.
+FITTED = {
+    "check_complex_data", "check_dict_unchanged",
+    "check_dont_overwrite_parameters", "check_dtype_object", "check_estimator_sparse_array",
+    "check_estimator_sparse_matrix", "check_estimator_sparse_tag", "check_estimators_dtypes",
+    "check_estimators_empty_data_messages", "check_estimators_fit_returns_self", "check_estimators_nan_inf",
+    "check_estimators_overwrite_params", "check_estimators_pickle", "check_estimators_unfitted",
+    "check_f_contiguous_array_estimator", "check_fit1d", "check_fit2d_1feature", "check_fit2d_1sample",
+    "check_fit2d_predict1d", "check_fit_check_is_fitted", "check_fit_idempotent", "check_fit_score_takes_y",
+    "check_methods_sample_order_invariance", "check_methods_subset_invariance", "check_n_features_in",
+    "check_n_features_in_after_fitting", "check_pipeline_consistency", "check_positive_only_tag_during_fit",
+    "check_readonly_memmap_input", "check_requires_y_none",
+}  # fmt: skip
+
+
+class TwoValues(LabelAuditor):
+    """Takes the checks' y of several values as 0/1."""
+
+    def fit(self, X, y):
+        return super().fit(X, None if y is None else (np.asarray(y) > 0).astype(int))
+
+
 @pytest.fixture(scope="module")
 def data():
     labels, selected = unbiased(np.random.default_rng(0), n=3000, q=5)
@@ -44,6 +67,30 @@ def test_scikit_learns_own_checks_that_apply_pass(kind):
             check(estimator)
             done.add(name)
     assert done == APPLY
+
+
+def test_the_auditor_passes_all_checks_that_fit_on_two_values():
+    ran = set()
+    for estimator, check in estimator_checks_generator(TwoValues()):
+        name = check.func.__name__
+        if name in FITTED:
+            check(estimator)
+            ran.add(name)
+    assert ran == FITTED
+
+
+def test_the_auditor_predicts_clean_labels_of_new_examples():
+    rng = np.random.default_rng(0)
+    x, w = rng.normal(size=(4000, 6)), 2 * rng.normal(size=(6, 3))
+    clean = (x @ w + rng.logistic(size=(4000, 3)) > 0).astype(int)
+    labels = np.where(rng.random(clean.shape) < np.where(clean, 0.4, 0.0), 1 - clean, clean)
+    auditor = LabelAuditor(assume="missing", method="curve").fit(x[:3000], labels[:3000])
+    right = (auditor.predict(x[3000:]) == clean[3000:]).mean()
+    assert right > (labels[3000:] == clean[3000:]).mean()
+    assert right > 0.8
+    assert auditor.predict_proba(x[3000:]).shape == (1000, 3)
+    with pytest.raises(ValueError, match="fitted without features"):
+        LabelAuditor().fit(None, labels[:3000], probs=auditor.predict_proba(x[:3000])).predict(x)
 
 
 def test_fit_gives_what_the_function_gives(data):
