@@ -8,14 +8,25 @@ for batch in batches(data, batch_size=128, epoch=0, seed=1, train=True): ...
 from pathlib import Path
 
 from mlt_jax.data.archives import fetch, find
-from mlt_jax.data.base import ArrayImages, Batch, Dataset, Files, ImageError, check_split, read_image
+from mlt_jax.data.base import (
+    ArrayImages,
+    Batch,
+    Dataset,
+    Files,
+    ImageError,
+    Views,
+    check_split,
+    content_hash,
+    read_image,
+    stamp,
+)
 from mlt_jax.data.batches import batches, num_batches
 from mlt_jax.data.coco import load_coco
 from mlt_jax.data.digits import load_digits_scenes
 from mlt_jax.data.features import load_features
 from mlt_jax.data.folder import load_folder
 from mlt_jax.data.tfds import BUILDERS, LABELLED, load_tfds, records
-from mlt_jax.data.transforms import augment, warp
+from mlt_jax.data.transforms import augment, view, warp
 from mlt_jax.data.voc import load_voc
 
 # What the paper trains on and tests on. VOC2012's own test labels are not public.
@@ -92,5 +103,8 @@ def _load_features(dataset: str, split: str, features: Path, labels: str | Path 
     if features.is_dir() and dataset == "features":
         features = features / f"{split}.npz"
     elif features.is_dir():
-        features, labels = features / f"{dataset}_features.npz", labels or features / f"{dataset}_labels.npz"
+        own = features / f"{dataset}_labels.npz"
+        # COCO's labels are in the file of its features.
+        labels = labels or (own if own.exists() or dataset != "coco" else None)
+        features = features / f"{dataset}_features.npz"
     return load_features(features, labels_path=labels, split=split, coding=coding)

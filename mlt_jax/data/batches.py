@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 from jaxtyping import Bool, Int, Shaped, UInt8
 
-from mlt_jax.data.base import ArrayImages, Batch, Dataset
+from mlt_jax.data.base import ArrayImages, Batch, Dataset, Views
 from mlt_jax.data.transforms import augment, warp
 
 
@@ -25,6 +25,7 @@ def batches(
     epoch: int,
     seed: int,
     train: bool,
+    augmented: bool | None = None,
     size: int | None = None,
     workers: int | None = None,
     prefetch: int = 2,
@@ -32,13 +33,15 @@ def batches(
     shard: tuple[int, int] = (0, 1),
     on_error: str = "raise",
 ) -> Iterator[Batch]:
-    """One epoch of batches; `inputs` are uint8 (b, size, size, 3) images, or float32 features.
+    """One epoch of batches; `inputs` are uint8 (b, size, size, 3) images, float32 features, or kept maps of views.
 
     Args:
       batch_size: rows of a global batch, over all processes.
       epoch, seed: what the shuffling, crops and flips are drawn from.
-      train: shuffle, crop and flip, drop a last partial batch. Otherwise the examples come in order, warped, and the
-        last batch is filled with copies of its last row, of weight 0.
+      train: shuffle, drop a last partial batch. Otherwise the examples come in order, and the last batch is filled with
+        copies of its last row, of weight 0.
+      augmented: crop and flip, or of kept maps take one view of each example by chance, else warp, or take view 0; by
+        default as `train` says.
       size: side of the images; by default 224, or that of images in memory, which are never cropped or flipped.
       workers: decoding threads; by default one per core.
       prefetch: batches decoded ahead.
@@ -67,13 +70,16 @@ def batches(
     plan = ((order[np.minimum(position, n - 1)], position < n) for position in positions)
 
     stored = data.image.pixels if isinstance(data.image, ArrayImages) else None
+    augmented = train if augmented is None else augmented
+    if data.views is not None:
+        return _viewed(data, data.views, plan, (seed, epoch) if augmented else None)
     if data.features is not None:
         return _gathered(data, data.features, plan)
     if stored is not None and (size is None or stored.shape[1:3] == (size, size)):
         return _gathered(data, stored, plan)
     if data.image is None:
         raise ValueError(f"data: {data.name} has neither images nor features; pass a data set with one of them")
-    image, side, crop = data.image, 224 if size is None else size, train and stored is None
+    image, side, crop = data.image, 224 if size is None else size, augmented and stored is None
 
     def load(index: int) -> UInt8[np.ndarray, "s s 3"]:
         if crop:
@@ -90,6 +96,15 @@ def _gathered(data: Dataset, source: Shaped[np.ndarray, "n ..."], plan: _Plan) -
     for index, real in plan:
         inputs = source[index]
         yield _batch(data, inputs if inputs.dtype == np.uint8 else inputs.astype(np.float32, copy=False), index, real)
+
+
+def _viewed(data: Dataset, views: Views, plan: _Plan, drawn: tuple[int, int] | None) -> Iterator[Batch]:
+    """Batches of kept maps: of the views that (seed, epoch) draws, or of view 0."""
+    n, count = len(data.ids), views.maps.shape[1]
+    # A third number, so that this stream is not the one that shuffles.
+    chosen = np.zeros(n, int) if drawn is None else np.random.default_rng((*drawn, 1)).integers(count, size=n)
+    for index, real in plan:
+        yield _batch(data, views.take(index, chosen[index]), index, real)
 
 
 def _decoded(

@@ -16,13 +16,17 @@ def load_features(
     """The examples of an npz with `features` (n, d), and their labels.
 
     Args:
-      features_path: the npz. Without `labels_path` it also has `labels` (n, q), and may have `names` and `classes`.
+      features_path: the npz. Without `labels_path` it also has `labels` (n, q), and may have `names` and `classes`. Or
+        it has several splits: `SPLIT_features`, which are whole numbers where there is a `scale`, `SPLIT_labels` as
+        packed bits (`np.packbits(..., axis=1)`), `SPLIT_names` and `classes`.
       labels_path: an npz with the labels under the name of the `split` (or `labels`) and with `SPLIT_names` (or
         `names`). Rows are matched by name and keep the order of the features; unmatched rows are left out.
       split: which labels to take.
       coding: "01", "pm1" or "voc" (1 present, 0 only difficult: present, but AP skips it, -1 absent).
     """
     archive = _open(features_path, "features")
+    if f"{split}_features" in archive:
+        archive = _unpack(archive, features_path, str(split))
     features = _get(archive, features_path, "features")
     names = archive.get("names")
     source = archive if labels_path is None else _open(labels_path, "labels")
@@ -42,6 +46,18 @@ def load_features(
     ids = tuple(map(str, range(len(features)) if names is None else names))
     name, features = f"{Path(features_path).stem}/{split or 'all'}", np.asarray(features, np.float32)
     return Dataset(name, ids, tuple(map(str, classes)), checked.values.astype(np.uint8), ignore, features=features)
+
+
+def _unpack(archive: dict[str, np.ndarray], path: str | Path, split: str) -> dict[str, np.ndarray]:
+    """One split of a file of several, as that of a file of one."""
+    classes = _get(archive, path, "classes")
+    packed = _get(archive, path, f"{split}_labels")
+    return {
+        "features": archive[f"{split}_features"] * archive.get("scale", np.float32(1)),
+        "labels": np.unpackbits(packed, axis=1)[:, : len(classes)],
+        "names": _get(archive, path, f"{split}_names"),
+        "classes": classes,
+    }
 
 
 def _open(path: str | Path, what: str) -> dict[str, np.ndarray]:

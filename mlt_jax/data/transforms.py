@@ -51,8 +51,17 @@ def sample_crop(height: int, width: int, size: int, rng: np.random.Generator) ->
 def augment(image: Pixels, size: int, *, seed: int, epoch: int, index: int) -> Square:
     """A random crop, perhaps mirrored, at size x size: the training transform; the same for the same four numbers."""
     # Example 0 must not share the stream that shuffles the epoch: numpy reads (seed, epoch) and (seed, epoch, 0) alike.
+    return _cropped(image, size, np.random.default_rng((seed, epoch, index + 1)))
+
+
+def view(image: Pixels, size: int, *, number: int, seed: int) -> Square:
+    """One of an image's fixed views: 0 is the whole image (`warp`), each other a training crop drawn by the seed."""
+    return warp(image, size) if number == 0 else _cropped(image, size, np.random.default_rng((seed, number)))
+
+
+def _cropped(image: Pixels, size: int, rng: np.random.Generator) -> Square:
     height, width, _ = image.shape
-    crop = sample_crop(height, width, size, np.random.default_rng((seed, epoch, index + 1)))
+    crop = sample_crop(height, width, size, rng)
     part = image[crop.top : crop.top + crop.height, crop.left : crop.left + crop.width]
     pixels = _resize(Image.fromarray(part), size)
     return pixels[:, ::-1] if crop.flip else pixels

@@ -22,7 +22,13 @@ __all__ = ["CAFFE", "HEADS", "IMAGENET", "Model", "Preprocess", "build", "names"
 
 names = (*SHAPES, "linear")
 # What can follow a backbone, or stand alone on its features: name -> module(features, num_classes, rngs=...).
-HEADS = {"linear": Head, "csra": CSRA, "agcn": AGCN, "wsic": WSIC}
+HEADS: dict[str, Any] = {
+    "linear": Head,
+    "csra": CSRA,
+    "csra-coco": partial(CSRA, heads=6, weight=0.5),  # its authors' settings for COCO
+    "agcn": AGCN,
+    "wsic": WSIC,
+}
 
 
 def build(
@@ -37,6 +43,7 @@ def build(
     version: str | None = None,
     dtype: Any = jnp.float32,
     head: str = "linear",
+    tail: bool = False,
 ) -> Model:
     """The named network, ready to train.
 
@@ -55,8 +62,12 @@ def build(
         weights know theirs.
       dtype: of the activations, such as `jnp.bfloat16`; parameters, statistics and logits are float32.
       head: of a ResNet, one of `HEADS`.
+      tail: of a ResNet, the last stage and the head alone: they take the maps before that stage
+        (`features(..., at="trunk")` of the whole network); `fixed` holds the other weights.
     """
     _check(name, num_classes, size, conv, version, head)
+    if tail and name not in SHAPES:
+        raise ValueError(f"tail: of {name!r}, which has no stages; pass one of {', '.join(SHAPES)}")
     rngs = nnx.Rngs(params=key)
     if name in HEADS:
         if pretrained is not None:
@@ -77,8 +88,14 @@ def build(
     if weights is not None:
         params, stats = _pretrained.fill(params, stats, weights)
         preprocess = weights.preprocess
+    precision = str(how.dtype)
+    if tail:
+        stages = len(SHAPES[name].blocks)
+        fixed = (_cut(params, stages)[1], _cut(stats, stages)[1])
+        params, stats = _cut(params, stages)[0], _cut(stats, stages)[0]
+        return Model(params, stats, partial(_apply_tail, graph, fixed), None, name, preprocess, precision, fixed)
     apply, features = partial(_apply, graph, preprocess), partial(_features, graph, preprocess)
-    return Model(params, stats, apply, features, name, preprocess)
+    return Model(params, stats, apply, features, name, preprocess, precision)
 
 
 def _head(name: str, axis_name: str | None) -> Any:
@@ -116,8 +133,24 @@ def _apply(
     return outputs, nnx.to_pure_dict(nnx.state(net, nnx.BatchStat)) if train else stats
 
 
+def _cut(tree: PyTree, stages: int) -> tuple[PyTree, PyTree]:
+    """(the last stage and the head, the rest) of a tree of parameters or statistics."""
+    last = {key: leaf for key, leaf in tree.items() if key == "head" or key.startswith(f"stage{stages}_")}
+    return last, {key: leaf for key, leaf in tree.items() if key not in last}
+
+
+def _apply_tail(
+    graph: Any, fixed: tuple[PyTree, PyTree], params: PyTree, stats: PyTree, maps: Array | np.ndarray, train: bool
+) -> tuple[Any, PyTree]:
+    net = nnx.merge(graph, fixed[0] | params, fixed[1] | stats)
+    outputs = net.head(net.last(jnp.asarray(maps), train=train), train=train)
+    after = nnx.to_pure_dict(nnx.state(net, nnx.BatchStat)) if train else stats
+    return outputs, {key: after[key] for key in stats}
+
+
 def _features(
-    graph: Any, preprocess: Preprocess, params: PyTree, stats: PyTree, images: Array | np.ndarray, maps: bool = False
+    graph: Any, preprocess: Preprocess, params: PyTree, stats: PyTree, images: Array | np.ndarray, at: str = "pooled"
 ) -> Float[Array, "b d"] | Float[Array, "b i j d"]:
-    found = nnx.merge(graph, params, stats).maps(preprocess(images), train=False)
-    return found.astype(jnp.float32) if maps else mean_pool(found)
+    net = nnx.merge(graph, params, stats)
+    found = (net.trunk if at == "trunk" else net.maps)(preprocess(images), train=False)
+    return mean_pool(found) if at == "pooled" else found.astype(jnp.float32)

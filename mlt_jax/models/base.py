@@ -38,6 +38,9 @@ class Model(NamedTuple):
     params: PyTree  # nested dict of float32 arrays
     stats: PyTree  # running statistics of batch norm, {} if there are none
     apply: Callable[..., tuple[Array, PyTree]]  # (params, stats, inputs, train) -> logits (b, q) float32, new stats
-    features: Callable[..., Array] | None  # (params, stats, inputs, maps=False) -> (b, d), or (b, h, w, d)
+    # (params, stats, inputs, at="pooled") -> (b, d); at="maps": (b, h, w, d); at="trunk": maps before the last stage
+    features: Callable[..., Array] | None
     name: str
     preprocess: Preprocess | None = None  # None for a network of features
+    precision: str = "float32"  # of the activations
+    fixed: tuple[PyTree, PyTree] = ({}, {})  # params and stats of a tail's trunk, which are not trained

@@ -8,8 +8,8 @@ from jaxtyping import Array, Float
 from mlt_jax.models import layers
 from mlt_jax.models.resnet import dense
 
-# Temperatures of the attention by number of heads; the last stands for the maximum.
-TEMPERATURES = {1: (1.0,), 2: (1.0, jnp.inf), 4: (1.0, 2.0, 4.0, jnp.inf)}
+# Temperatures of the attention by number of heads; the last of several stands for the maximum.
+TEMPERATURES = {1: (1.0,), 2: (1.0, jnp.inf), 4: (1.0, 2.0, 4.0, jnp.inf), 6: (1.0, 2.0, 3.0, 4.0, 5.0, jnp.inf)}
 
 
 class CSRA(nnx.Module):

@@ -152,13 +152,25 @@ class ResNet(nnx.Module):
                 channels = 4 * width if shape.bottleneck else width
         self.head = (head or Head)(channels, num_classes, rngs=rngs)
 
-    def maps(self, x: Float[Array, "b h w 3"], *, train: bool) -> Float[Array, "b i j d"]:
-        """Maps after the last block, from preprocessed images."""
+    def trunk(self, x: Float[Array, "b h w 3"], *, train: bool) -> Float[Array, "b i j c"]:
+        """Maps before the last stage, from preprocessed images."""
         x = self.stem(x.astype(self.how.dtype), train=train)
         x = layers.max_pool(x, how=self.how.conv) if self.shape.pool else x
-        for s, blocks in enumerate(self.shape.blocks, 1):
-            for b in range(1, blocks + 1):
-                x = getattr(self, f"stage{s}_block{b}")(x, train=train)
+        for s in range(1, len(self.shape.blocks)):
+            x = self._stage(s, x, train=train)
+        return x
+
+    def last(self, x: Float[Array, "b h w c"], *, train: bool) -> Float[Array, "b i j d"]:
+        """Maps after the last stage, from those of `trunk`."""
+        return self._stage(len(self.shape.blocks), x.astype(self.how.dtype), train=train)
+
+    def maps(self, x: Float[Array, "b h w 3"], *, train: bool) -> Float[Array, "b i j d"]:
+        """Maps after the last stage, from preprocessed images."""
+        return self.last(self.trunk(x, train=train), train=train)
+
+    def _stage(self, s: int, x: Array, *, train: bool) -> Array:
+        for b in range(1, self.shape.blocks[s - 1] + 1):
+            x = getattr(self, f"stage{s}_block{b}")(x, train=train)
         return x
 
     def __call__(

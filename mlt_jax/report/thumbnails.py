@@ -53,9 +53,11 @@ def in_folder(folder: str | Path, ids: Sequence[str]) -> Callable[[int], Path | 
 def _thumbnail(source: Any) -> str | None:
     if source is None:
         return None
+    from mlt_jax.data.base import as_rgb  # loads scikit-learn, which a page without pictures does without
+
     try:
         with Image.fromarray(np.asarray(source)) if not isinstance(source, str | Path) else Image.open(source) as image:
-            small = image.convert("RGB")
+            small = as_rgb(image)
     except Exception:  # a broken file makes Pillow raise many things; the page then goes without that picture
         return None
     small.thumbnail((_SIDE, _SIDE))

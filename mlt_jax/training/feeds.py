@@ -29,6 +29,8 @@ from mlt_jax.training.step import (
 
 # Numbers of features that are predicted from at once: 64 MB.
 _PREDICTED = 1 << 24
+# Feature sets in device memory: those of one task, to train, validate and test on.
+_KEPT = 3
 
 # step(state, batch, T) -> (state, metrics)
 Step = Callable[..., tuple[TrainState, dict[str, jax.Array]]]
@@ -71,19 +73,25 @@ class Resident:
         report(state, len(values), float(values.sum()))
         return state
 
-    def predict(self, params: PyTree, stats: PyTree, data: Dataset) -> Float[np.ndarray, "n q"]:
-        """Logits of all examples."""
+    def predict(
+        self, params: PyTree, stats: PyTree, data: Dataset, *, drawn: tuple[int, int] | None = None
+    ) -> Float[np.ndarray, "n q"]:
+        """Logits of all examples; features have no views to be drawn."""
         inputs = self._inputs(data)
         size = max(1, _PREDICTED // (inputs[0].size or 1))
         return np.concatenate([self._predict(params, stats, inputs[k : k + size]) for k in range(0, len(inputs), size)])
 
     def _inputs(self, data: Dataset) -> jax.Array:
         assert data.features is not None
-        key = id(data.features)
-        if key not in self._kept:
+        key = id(data.features)  # no other array has it while this one is kept
+        found = self._kept.pop(key, None)
+        if found is None:
+            while len(self._kept) >= _KEPT:
+                del self._kept[next(iter(self._kept))]
             _check_fits(4 * data.features.size, jax.local_devices()[0].memory_stats())
-            self._kept[key] = data.features, jnp.asarray(data.features, jnp.float32)
-        return self._kept[key][1]
+            found = data.features, jnp.asarray(data.features, jnp.float32)
+        self._kept[key] = found  # the last used is the last to go
+        return found[1]
 
 
 def _check_fits(size: int, stats: dict[str, int] | None) -> None:
@@ -136,8 +144,10 @@ class Streamed:
             lambda state, batch: step(state, batch, T), state, stream, mesh=self._mesh, on_step=on_step, wanted=wanted
         )
 
-    def predict(self, params: PyTree, stats: PyTree, data: Dataset) -> Float[np.ndarray, "n q"]:
-        """Logits of all examples, the same in every process."""
+    def predict(
+        self, params: PyTree, stats: PyTree, data: Dataset, *, drawn: tuple[int, int] | None = None
+    ) -> Float[np.ndarray, "n q"]:
+        """Logits of all examples, the same in every process; `drawn`: of the crops that this seed and epoch draw."""
         logits, pending = np.zeros(data.labels.shape, np.float32), None
 
         def keep(found: Any) -> None:
@@ -145,7 +155,9 @@ class Streamed:
             logits[index[weight > 0]] = part[weight > 0]
 
         # A batch is read back when the next one is under way, so that the device does not wait.
-        for batch in datasets.batches(data, epoch=0, seed=0, train=False, **self._options):
+        seed, epoch = drawn or (0, 0)
+        options = self._options | {"augmented": drawn is not None}
+        for batch in datasets.batches(data, epoch=epoch, seed=seed, train=False, **options):
             found = self._predict(params, stats, place(self._mesh, batch))
             if pending is not None:
                 keep(pending)

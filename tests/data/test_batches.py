@@ -7,7 +7,7 @@ import pytest
 from paths import DATA
 from PIL import Image
 
-from mlt_jax.data import ArrayImages, Dataset, Files, ImageError, batches, load_voc, num_batches, warp
+from mlt_jax.data import ArrayImages, Dataset, Files, ImageError, Views, batches, load_voc, num_batches, warp
 
 Q = 3
 
@@ -190,6 +190,42 @@ def test_images_in_memory_are_taken_as_they_are_even_in_training():
     batch = run(data, size=8)[0]
     np.testing.assert_array_equal(batch["inputs"][0], warp(pixels[batch["index"][0]], 8))
     np.testing.assert_array_equal(data.take([3, 1]).image(0), pixels[3])
+
+
+def test_a_view_is_drawn_for_each_example_and_epoch_and_evaluation_takes_the_first():
+    maps = np.arange(11 * 3, dtype=np.float16).reshape(11, 3, 1, 1, 1) + np.zeros((1, 1, 2, 2, 1), np.float16)
+    data = feature_set(11)._replace(features=None, views=Views(maps, np.arange(11)))
+    found = run(data, train=False)
+    assert found[0]["inputs"].dtype == np.float16
+    assert np.concatenate([batch["inputs"] for batch in found])[:11, 0, 0, 0].tolist() == list(range(0, 33, 3))
+
+    def drawn(**options):
+        batches = run(data, **options)
+        rows, values = (np.concatenate([batch[name] for batch in batches]) for name in ("index", "inputs"))
+        assert (values[:, 0, 0, 0] // 3 == rows).all()
+        return dict(zip(rows.tolist(), (values[:, 0, 0, 0] % 3).tolist(), strict=True))
+
+    once, again, later = drawn(epoch=1), drawn(epoch=1), drawn(epoch=2)
+    assert once == again
+    assert set(once.values()) == {0, 1, 2}
+    assert any(once[row] != later[row] for row in once.keys() & later.keys())
+    # In order, as the losses for estimation are read: the views that training sees.
+    everything = drawn(epoch=1, train=False, augmented=True)
+    assert everything.items() >= once.items()
+
+
+def test_an_epoch_in_order_can_be_augmented_as_in_training(files):
+    crops = {
+        int(row): image
+        for batch in run(files, epoch=3)
+        for row, image in zip(batch["index"], batch["inputs"], strict=True)
+    }
+    in_order = run(files, epoch=3, train=False, augmented=True)
+    rows = np.concatenate([batch["index"] for batch in in_order])[:11]
+    assert rows.tolist() == list(range(11))
+    found = np.concatenate([batch["inputs"] for batch in in_order])
+    assert all(np.array_equal(found[row], image) for row, image in crops.items())
+    assert not np.array_equal(found[0], warp(files.image(0), 16))
 
 
 def test_feature_maps_keep_their_shape_and_become_float32():

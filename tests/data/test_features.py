@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from mlt_jax.data import load_features
+from mlt_jax.data import load, load_features
 
 
 def test_one_file_has_features_and_labels(tmp_path):
@@ -56,3 +56,16 @@ def test_wrong_files_are_named(tmp_path):
     np.savez(tmp_path / "h.npz", features=np.ones((2, 1)), labels=[[1], [-1]])
     with pytest.raises(ValueError, match=r"h\.npz: labels.*-1"):
         load_features(tmp_path / "h.npz")
+
+
+def test_a_file_of_several_splits_has_scaled_numbers_and_packed_labels(tmp_path):
+    labels = np.random.default_rng(0).random((3, 10)) < 0.5
+    split = {"val_features": np.array([[2], [-4], [6]], np.int8), "val_labels": np.packbits(labels, axis=1)}
+    classes = [f"c{i}" for i in range(10)]
+    np.savez(tmp_path / "coco_features.npz", **split, val_names=["x", "y", "z"], scale=np.float32(0.5), classes=classes)
+    data = load("coco", split="val", features=tmp_path)
+    assert data.features.ravel().tolist() == [1, -2, 3]
+    np.testing.assert_array_equal(data.labels, labels)
+    assert (data.ids, data.classes, data.ignore) == (("x", "y", "z"), tuple(classes), None)
+    with pytest.raises(ValueError, match="has no 'features'"):
+        load("coco", split="train", features=tmp_path)

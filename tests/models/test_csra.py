@@ -24,6 +24,13 @@ def test_csra_divides_each_classs_weights_by_their_norm():
     assert np.allclose(logits, [[1.1 * 5.0, 1.1 * 3.0]])
 
 
+def test_cocos_csra_has_six_heads_and_half_the_attended_score():
+    model = models.build("csra-coco", num_classes=2, key=KEY, size=2)
+    params = {f"kernel{head}": jnp.array([[3.0, 10.0], [4.0, 0.0]]) for head in range(6)}
+    logits = model.apply(params, {}, jnp.array([[[[3.0, 4.0]]]]), True)[0]
+    assert np.allclose(logits, [[6 * 1.5 * 5.0, 6 * 1.5 * 3.0]])
+
+
 def test_csras_heads_are_summed():
     one, two = (models.csra.CSRA(3, 2, rngs=models.nnx.Rngs(params=KEY), heads=h, weight=0.5) for h in (1, 2))
     x = jnp.asarray(np.random.default_rng(0).normal(size=(4, 2, 2, 3)), jnp.float32)
@@ -32,5 +39,5 @@ def test_csras_heads_are_summed():
     one.kernel0[...] = two.kernel0[...]
     second = scores.mean(1) + 0.5 * scores.max(1)
     assert np.allclose(two(x, train=True), one(x, train=True) + second, atol=1e-6)
-    with pytest.raises(ValueError, match="heads: 3; pass one of 1, 2, 4"):
+    with pytest.raises(ValueError, match="heads: 3; pass one of 1, 2, 4, 6"):
         models.csra.CSRA(3, 2, rngs=models.nnx.Rngs(params=KEY), heads=3)

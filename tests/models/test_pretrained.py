@@ -64,7 +64,7 @@ def test_imagenet_classes_are_predicted(reference, imagenet):
 
 def test_maps_average_to_the_features(reference, imagenet):
     images = reference[0][:2]
-    maps = imagenet.features(imagenet.params, imagenet.stats, images, maps=True)
+    maps = imagenet.features(imagenet.params, imagenet.stats, images, at="maps")
     assert maps.shape == (2, 7, 7, 2048)
     found = imagenet.features(imagenet.params, imagenet.stats, images)
     np.testing.assert_allclose(jnp.mean(maps, (1, 2)), found, atol=1e-4)

@@ -35,12 +35,28 @@ def test_parameter_counts_are_the_published_ones(name, parameters, width):
     model = models.build(name, num_classes=1000, key=KEY)
     assert count(model.params) == parameters
     x = jax.ShapeDtypeStruct((2, 224, 224, 3), jnp.uint8)
-    maps = jax.eval_shape(partial(model.features, maps=True), model.params, model.stats, x)
+    maps = jax.eval_shape(partial(model.features, at="maps"), model.params, model.stats, x)
     assert maps.shape == (2, 7, 7, width)
     assert jax.eval_shape(model.features, model.params, model.stats, x).shape == (2, width)
     logits, stats = jax.eval_shape(partial(model.apply, train=True), model.params, model.stats, x)
     assert (logits.shape, logits.dtype) == ((2, 1000), jnp.float32)
     assert jax.tree.map(jnp.shape, stats) == jax.tree.map(jnp.shape, model.stats)
+
+
+@pytest.mark.parametrize("head", ["linear", "agcn"])
+def test_a_tail_continues_the_trunk_and_only_it_has_parameters(head):
+    whole, tail = (models.build("small", num_classes=3, key=KEY, head=head, tail=part) for part in (False, True))
+    assert {name.split("_")[0] for name in tail.params} == {"stage4", "head"}
+    assert tail.fixed[0].keys() | tail.params.keys() == whole.params.keys()
+    x = images(2, 32)
+    maps = whole.features(whole.params, whole.stats, x, at="trunk")
+    found, expected = tail.apply(tail.params, tail.stats, maps, False), whole.apply(whole.params, whole.stats, x, False)
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-4, atol=1e-4)
+    _, stats = tail.apply(tail.params, tail.stats, maps, True)
+    assert jax.tree.structure(stats) == jax.tree.structure(tail.stats)
+    assert not np.array_equal(stats["stage4_block1"]["unit1"]["bn"]["mean"], np.zeros(128))
+    with pytest.raises(ValueError, match="tail: of 'linear', which has no stages"):
+        models.build("linear", num_classes=3, key=KEY, tail=True)
 
 
 def test_versions_differ_only_in_where_the_stride_sits():

@@ -59,3 +59,12 @@ def test_a_folder_without_the_examples_pictures_is_refused(tmp_path):
     Image.new("RGB", (3, 2)).save(tmp_path / "x.png")
     with pytest.raises(ValueError, match=r"it holds 1, such as x\.png"):
         in_folder(tmp_path, ["a"])
+
+
+def test_deep_pictures_are_scaled_and_turned_ones_upright(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 8
+    Image.fromarray(np.full((10, 20), 30000, np.uint16)).save(tmp_path / "xray.png", exif=exif)
+    small = opened(thumbnails([0], lambda row: tmp_path / "xray.png")[0])
+    assert small.size == (10, 20)
+    assert np.unique(small).tolist() == [117]

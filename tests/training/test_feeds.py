@@ -129,3 +129,16 @@ def test_features_that_do_not_fit_are_refused_and_predictions_come_in_parts(data
     monkeypatch.setattr(module, "_PREDICTED", 50)
     found = Resident(MODEL.apply, batch_size=16).predict(MODEL.params, MODEL.stats, data)
     np.testing.assert_allclose(found, whole, atol=1e-6)
+
+
+def test_features_of_earlier_tasks_do_not_stay_in_memory():
+    kept = {}
+    feed = Resident(lambda params, stats, inputs, train: (inputs, stats), batch_size=2, kept=kept)
+    labels = np.zeros((4, 2), np.uint8)
+    test = Dataset("test", tuple("abcd"), ("x", "y"), labels, features=np.ones((4, 2), np.float32))
+    for value in range(5):
+        train = test._replace(features=np.full((4, 2), value, np.float32))
+        assert feed.predict(None, None, train).tolist() == train.features.tolist()
+        assert feed.predict(None, None, test).tolist() == test.features.tolist()
+        assert len(kept) <= 3
+    assert id(test.features) in kept
