@@ -198,19 +198,10 @@ def stress(data: Dataset, components: Components) -> None:
         print(f"{name:24} error {off.sum():5.2f}, covered {100 * inside.mean():5.1f} %, {counts}", flush=True)
 
 
-def part_of_coco(folder: Path) -> Dataset:
-    """The 33,347 images of COCO's train2014 whose quantised components and packed labels are in `coco_features.npz`."""
-    with np.load(folder / "coco_features.npz") as file:
-        classes, ids = (tuple(map(str, file[name])) for name in ("classes", "train_names"))
-        labels = np.unpackbits(file["train_labels"], axis=1)[:, : len(classes)]
-        return Dataset("coco", ids, classes, labels, features=file["train_features"] * file["scale"])
-
-
 def main(options: Options) -> None:
     """Measures what is not there yet and prints the tables."""
     begin = time.monotonic()
-    of_coco = options.dataset == "coco"
-    data = part_of_coco(options.data) if of_coco else load(options.dataset, features=options.data)
+    data = load(options.dataset, features=options.data)  # of COCO a part, 33,347 images of train2014
     x = principal_components(data.features, len(data.ids))
     if options.stress:
         return stress(data, x)

@@ -5,20 +5,18 @@
 
 DIR holds `voc2007_features.npz`, `voc2007_labels.npz`, the same of VOC2012, and `coco2014_train_labels.npz`; the devkit
 folder holds VOCdevkit (VOC2007's lists of train and val, and its images for AGCN and CSRA). Every run leaves one small
-file: the same command goes on where it was stopped. `--help` says the rest.
+file: the same command goes on where it was stopped. `--help` says the rest. Exit codes are those of `run.py`.
 """
-
-import sys
 
 import tyro
 
 from mlt_jax.models import cpu
 from mlt_jax.paper.tables.options import Options
 from mlt_jax.paper.tables.run import run
-from mlt_jax.processes import exit_code
+from mlt_jax.processes import exit_code, leave
 
 if __name__ == "__main__":
     options = tyro.cli(Options)
     if cpu.alone():
         cpu.tune()
-    sys.exit(exit_code("tables.py", lambda: run(options)))
+    leave(exit_code("tables.py", lambda: run(options)))

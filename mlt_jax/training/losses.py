@@ -16,8 +16,8 @@ Logits = Float[Array, "n q"]
 Labels = Shaped[Array | np.ndarray, "n q"]
 Transition = Float[Array | np.ndarray, "q 2 2"]
 
-# Entries of a revised T stay above this, so that the weight's gradient with respect to them is bounded.
-_FLOOR = 1e-4
+# The least P(noisy = y) of a T that need not be one, and the least 1 - rho_neg - rho_pos that is divided by.
+_LEAST_NOISY, _LEAST_DETERMINANT = 1e-6, 0.05
 
 
 def bce(logits: Logits, labels: Labels) -> Float[Array, "n q"]:
@@ -36,22 +36,30 @@ def forward_bce(logits: Logits, labels: Labels, T: Transition) -> Float[Array, "
 
 
 def backward_bce(logits: Logits, labels: Labels, T: Transition) -> Float[Array, "n q"]:
-    """Unbiased estimate of the clean loss, (n, q): entry y of T^-1 (loss of 0, loss of 1). It can be negative."""
+    """Unbiased estimate of the clean loss, (n, q): entry y of T^-1 (loss of 0, loss of 1). It can be negative.
+
+    1 - rho_neg - rho_pos counts as 0.05 where it is less: an estimated T may be singular, or worse.
+    """
     on, T = _on(labels), jnp.asarray(T, logits.dtype)[None]
     given, other = bce(logits, on), bce(logits, ~on)
     kept_other = jnp.where(on, T[..., 0, 0], T[..., 1, 1])
     lost_given = jnp.where(on, T[..., 1, 0], T[..., 0, 1])
-    return (kept_other * given - lost_given * other) / (T[..., 0, 0] - T[..., 1, 0])
+    determinant = jnp.maximum(T[..., 0, 0] - T[..., 1, 0], _LEAST_DETERMINANT)
+    return (kept_other * given - lost_given * other) / determinant
 
 
 def revision_bce(logits: Logits, labels: Labels, T: Transition, delta: Transition) -> Float[Array, "n q"]:
-    """`reweighted_bce` with T + delta, rows renormalised, (n, q); the weight passes gradient to `delta` alone.
+    """Weighted cross entropy with T + delta as it is, (n, q); the weight passes gradient to `delta` and to the network.
 
-    Entries are kept above 1e-4 before the rows are divided by their sums.
+    As its authors': rows are not renormalised, so T + delta need not be a transition matrix; P(noisy = y) counts as
+    1e-6 where it is less.
     """
-    revised = jnp.maximum(jnp.asarray(T, logits.dtype) + jnp.asarray(delta, logits.dtype), _FLOOR)
-    revised = revised / revised.sum(axis=-1, keepdims=True)
-    return importance(jax.lax.stop_gradient(logits), labels, revised) * bce(logits, labels)
+    revised = jnp.asarray(T, logits.dtype) + jnp.asarray(delta, logits.dtype)
+    column = jnp.where(_on(labels)[:, :, None], revised[None, :, :, 1], revised[None, :, :, 0])
+    g = jax.nn.sigmoid(logits)
+    noisy = column[..., 0] * (1 - g) + column[..., 1] * g
+    given = jnp.where(_on(labels), g, 1 - g)
+    return given / jnp.maximum(noisy, _LEAST_NOISY) * bce(logits, labels)
 
 
 def gce(logits: Logits, labels: Labels, *, power: float = 0.7) -> Float[Array, "n q"]:

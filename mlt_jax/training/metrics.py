@@ -35,11 +35,11 @@ def f1_scores(
 ) -> dict[str, float]:
     """OP, OR, OF1 over all cells and CP, CR, CF1 from class means, predictions being `probs > 0.5`.
 
-    CF1 is the F1 of the mean precision and the mean recall. A cell of `ignore` counts as a negative label, as in the
-    paper's released code. A class that is never predicted has precision 0, one that never occurs recall 0.
+    CF1 is the F1 of the mean precision and the mean recall. Cells of `ignore` count neither as
+    labels nor as predictions. A class that is never predicted has precision 0, one that never occurs recall 0.
     """
-    predicted = probs > 0.5
-    present = (labels > 0) if ignore is None else (labels > 0) & ~ignore
+    counted = True if ignore is None else ~ignore
+    predicted, present = (probs > 0.5) & counted, (labels > 0) & counted
     hits, guesses, truths = (x.sum(axis=0).astype(float) for x in (predicted & present, predicted, present))
 
     def triple(letter: str, precision: float, recall: float) -> dict[str, float]:

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mlt_jax.paper.cdr import WEIGHT_DECAY, keep_important, kth_largest, make_cdr
+from mlt_jax.paper.cdr import keep_important, kth_largest, make_cdr
 
 
 def test_cdr_follows_the_gradient_only_where_gradient_times_value_is_large():
@@ -32,8 +32,18 @@ def test_cdrs_unimportant_weights_only_decay():
     rule = make_cdr(0.1, clip=10.0, noise_rate=0.5)
     with jax.numpy_dtype_promotion("standard"):
         updates, _ = rule.update({"w": jnp.array([[0.1, 3.0]])}, rule.init(params), params)
-    assert updates["w"][0, 0] == pytest.approx(-0.1 * WEIGHT_DECAY * 1.0)
-    assert updates["w"][0, 1] == pytest.approx(-0.1 * (1 + WEIGHT_DECAY * 2.0), rel=1e-4)
+    # Adam's first step is the rate times the sign: of the decay's 1e-3 * 1 alone, and of half of 3 and the decay.
+    assert updates["w"][0, 0] == pytest.approx(-0.1, rel=1e-4)
+    assert updates["w"][0, 1] == pytest.approx(-0.1, rel=1e-4)
+
+
+def test_cdrs_decay_is_seen_by_adam_and_so_it_is_not_plain_training():
+    params = {"w": jnp.array([[1.0, -1.0]])}
+    rule = make_cdr(0.1, clip=10.0, noise_rate=0.0)
+    with jax.numpy_dtype_promotion("standard"):
+        updates, _ = rule.update({"w": jnp.array([[-5e-4, -5e-4]])}, rule.init(params), params)
+    assert updates["w"][0, 0] == pytest.approx(-0.1, rel=1e-4)  # 1e-3 - 5e-4 > 0: the decay turns the step round
+    assert updates["w"][0, 1] == pytest.approx(0.1, rel=1e-4)
 
 
 @pytest.mark.parametrize("k", [1, 2, 50, 99, 100])

@@ -8,10 +8,25 @@ import optax
 import pytest
 from simulate import correlated_labels, flip
 
-from mlt_jax import TransitionEstimate, estimate, models
-from mlt_jax.paper.methods import CHOSEN, ESTIMATORS, METHODS, Evidence, Method, Truth, load_plugins, needs_maps
+from mlt_jax import TransitionEstimate, dual_t, estimate, models, t_estimator
+from mlt_jax.paper.methods import (
+    CHOSEN,
+    ESTIMATORS,
+    METHODS,
+    Evidence,
+    Method,
+    Truth,
+    head_of,
+    head_rates,
+    load_plugins,
+    needs_maps,
+    released_dual_t,
+)
+from mlt_jax.paper.noise import transition
 from mlt_jax.training import losses
 from mlt_jax.training.methods import WarmUp, adam
+from mlt_jax.training.metrics import transition_error
+from mlt_jax.transition import Status
 
 KEY = jax.random.key(0)
 T = jnp.array([[[0.9, 0.1], [0.3, 0.7]]])
@@ -34,7 +49,10 @@ def test_plain_losses_of_the_registry_are_the_library_s():
 
 
 def test_reweight_has_forward_s_gradient_but_for_a_factor_of_the_class():
-    """Which is why both give the same linear head under Adam, whose step does not depend on a gradient's scale."""
+    """Which is why both give the same linear head under Adam, whose step does not depend on a gradient's scale.
+
+    It is due to the stop-gradient of the weight: let through, as T-Revision does, the gradients are others.
+    """
     logits = jnp.linspace(-4, 4, 9)[:, None]
     for label in (0.0, 1.0):
         labels = jnp.full((9, 1), label)
@@ -43,6 +61,9 @@ def test_reweight_has_forward_s_gradient_but_for_a_factor_of_the_class():
             for f in (losses.reweighted_bce, losses.forward_bce)
         )
         assert np.allclose(forward, (1 - 0.1 - 0.3) * reweight, atol=1e-6)
+        through = jax.grad(lambda x, y=labels: losses.revision_bce(x, y, T, jnp.zeros((1, 2, 2))).sum())(logits)
+        ratio = np.asarray(through / forward)
+        assert ratio.max() > ratio.min() + 0.5
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +97,48 @@ def test_estimators_by_name_are_the_library_s(evidence):
     assert errors["Our estimator (R=1)"] != errors["Our estimator (Avg.)"]
     other = matrices("Our estimator (R=1)", dataclasses.replace(given, seed=5))
     assert not np.allclose(other, matrices("Our estimator (R=1)", given)), "the first partner is a random one"
+
+
+def test_dual_t_as_released_swaps_the_predictions_of_the_surest(evidence):
+    # Of 100 examples the surest 3 (97 to 99) and the least sure 3 (0 to 2) are taken for the other value.
+    probs = np.linspace(0.005, 0.995, 100)[:, None]
+    labels = (np.arange(100) >= 50).astype(np.uint8)[:, None]
+    right, released = dual_t(probs, labels, quantile=0.97), released_dual_t(probs, labels, quantile=0.97)
+    anchor = np.asarray(t_estimator(probs, labels, quantile=0.97)[0])
+    np.testing.assert_allclose(right[0], anchor, atol=1e-6)
+    swapped = np.array([[47, 3], [3, 47]]) / 50
+    np.testing.assert_allclose(released[0], anchor @ swapped, atol=1e-6)
+    assert matrices("Dual T-estimator 97%, as released", evidence[0]).sum(axis=2) == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("k", "rates", "copied", "in_place"), [(1, (0.1, 0.1), 5.5, 12.6), (2, (0.034, 0.4), 5.2, 10.9)]
+)
+def test_dual_t_as_released_has_the_replayed_errors_on_real_probabilities(real_data, k, rates, copied, in_place):
+    given = real_data(f"golden/golden_{k}.npz")
+    true = transition(*rates, 20)
+    for rule, expected in ((dual_t, copied), (released_dual_t, in_place)):
+        found = rule(given["probs"][-1].astype(float), given["labels"], quantile=0.97)
+        assert transition_error(found, true) == pytest.approx(expected, rel=0.07)
+
+
+def test_the_paper_s_recipe_falls_back_to_dual_t_only_where_it_has_no_solution(evidence):
+    given, _ = evidence
+    labels, probs = given.labels.copy(), given.probs
+    labels[:, 4] = 0
+    labels[:20, 4] = 1  # too few to select 50
+    losses = -np.log(np.where(labels == 1, probs, 1 - probs))[None]
+    given = dataclasses.replace(given, labels=labels, warm_up=lambda: WarmUp(({}, {}), losses, probs))
+    found = ESTIMATORS["Our estimator"].estimate(given)
+    assert (np.asarray(found.status) == Status.FALLBACK).tolist() == [False] * 4 + [True]
+    np.testing.assert_allclose(found.T[4], dual_t(probs, labels)[4], rtol=1e-6)
+
+
+def test_heads_have_their_authors_settings():
+    assert head_rates(5e-5) == {"agcn": pytest.approx(5e-4), "csra": pytest.approx(5e-4)}
+    assert [head_of("csra", "coco"), head_of("csra", "voc2007"), head_of("linear", "coco")] == [
+        "csra-coco", "csra", "linear",
+    ]  # fmt: skip
 
 
 def test_only_oracles_see_the_truth(evidence):

@@ -81,10 +81,28 @@ def test_backward_is_unbiased_for_the_clean_loss():
     np.testing.assert_allclose(expected, np.stack([L0, L1], axis=1), rtol=1e-5)
 
 
-def test_revision_learns_delta_through_the_weight_and_passes_none_to_the_network():
+def test_revision_passes_gradient_through_the_weight_to_delta_and_to_the_network():
     delta = jnp.zeros(T.shape)
     to_delta = jax.grad(lambda d: losses.revision_bce(LOGITS, LABELS, T, d).sum())(delta)
-    assert np.abs(to_delta[:2]).min() > 0
+    assert np.abs(to_delta).min() > 0, "also where a rate is 0"
+    # d/dh of (g / noisy) * -log g at y = 1 of class 0: g' = .16, noisy' = .6 * .16.
     to_logits = jax.grad(lambda h: losses.revision_bce(h, LABELS, T, delta).sum())(LOGITS)
-    expected = jax.grad(lambda h: losses.reweighted_bce(h, LABELS, T).sum())(LOGITS)
-    np.testing.assert_allclose(to_logits, expected, rtol=1e-2)
+    expected = 0.16 / 0.22 * L1[0] - 0.2 / 0.22**2 * 0.6 * 0.16 * L1[0] - 0.2 / 0.22 * 0.8
+    assert to_logits[1, 0] == pytest.approx(expected, rel=1e-4)
+
+
+def test_revision_does_not_renormalise():
+    delta = jnp.zeros(T.shape).at[0, 1, 1].set(0.1)  # the row sums to 1.1: P(noisy = 1) = .24, P(noisy = 0) as before
+    found, before = (losses.revision_bce(LOGITS, LABELS, T, d) for d in (delta, jnp.zeros(T.shape)))
+    assert found[1, 0] == pytest.approx(0.2 / 0.24 * L1[0], rel=1e-5)
+    np.testing.assert_allclose(found[0], before[0], rtol=1e-6)
+    assert np.isfinite(losses.revision_bce(LOGITS, LABELS, T, -2 * T)).all()
+
+
+def test_backward_stays_finite_where_T_is_singular():
+    singular = transition(np.array([0.4]), np.array([0.55])) + jnp.array([[[-0.05, 0.05], [0.05, -0.05]]])
+    logits, labels = jnp.array([[0.0], [0.0]]), jnp.array([[0.0], [1.0]])
+    value, slope = jax.value_and_grad(lambda h: losses.backward_bce(h, labels, singular).sum())(logits)
+    assert np.isfinite(value)
+    # Divided by 0.05, not by 1 - .45 - .6 = -.05: each label's loss keeps its sign.
+    np.testing.assert_allclose(slope.ravel(), [0.5 * (0.4 + 0.45) / 0.05, -0.5 * (0.55 + 0.6) / 0.05], rtol=1e-4)

@@ -49,10 +49,11 @@ def test_overall_scores_equal_scikit_learns_micro_and_class_scores_its_macro(pre
     assert found["CF1"] != pytest.approx(f1_score(labels, predicted, average="macro"))
 
 
-def test_f1_counts_an_ignored_cell_as_negative():
+def test_f1_leaves_ignored_cells_out():
     probs, labels = np.array([[0.9], [0.9]]), np.array([[1], [1]])
     found = metrics.f1_scores(probs, labels, np.array([[False], [True]]))
-    assert (found["OP"], found["OR"]) == (0.5, 1.0)
+    assert (found["OP"], found["OR"]) == (1.0, 1.0)
+    assert metrics.f1_scores(probs, 1 - labels, np.array([[True], [True]]))["OP"] == 0
 
 
 def test_nothing_predicted_gives_zero_and_an_empty_class_is_left_out_of_mAP():

@@ -17,21 +17,21 @@ from mlt_jax.data import Dataset
 from mlt_jax.estimator.crossfit import cross_val_logits
 from mlt_jax.models import build
 from mlt_jax.paper import noise
-from mlt_jax.paper.methods import ESTIMATORS, load_plugins
+from mlt_jax.paper.methods import ESTIMATORS, head_of, head_rates, load_plugins
 from mlt_jax.paper.tables import label_only
-from mlt_jax.paper.tables.options import Options
-from mlt_jax.paper.tables.plan import REAL_TEST, STUDIES, Cell
+from mlt_jax.paper.tables.options import Options, identity, length
+from mlt_jax.paper.tables.plan import MAP_STUDIES, REAL_TEST, STUDIES, Cell, Study
 from mlt_jax.paper.tables.provenance import commit
 from mlt_jax.paper.tasks import Noisy, make_task, split_rows
 from mlt_jax.training.feature_cache import with_features
 from mlt_jax.training.loop import Engine, Schedule, Session
+from mlt_jax.training.methods import find_method
 from mlt_jax.training.records import slug, write_json
+from mlt_jax.transition import Status
 
 # A deep head wants smaller steps: mAP on noisy validation labels, VOC2007 at (0,0.2), was .56 at the others' 5e-4, .61
 # at this and .59 at 5e-5.
 FROZEN_RATES = {"agcn": 1.5e-4}
-# In a whole network its authors train it ten times as fast as the backbone.
-HEAD_FACTORS = {"agcn": 10}
 COCO_LABELS = "coco2014_train_labels.npz"
 
 
@@ -85,7 +85,8 @@ def run_job(options: Options, job: Job, *, on_cell: Callable[[Outcome], None] | 
                 compute = compute or _computer(options, job)
                 scores = compute(cell)
                 spent = time.monotonic() - start
-                write_json(path, {**cell._asdict(), "scores": scores, "seconds": spent, "commit": commit()})
+                write_json(path, {**cell._asdict(), "scores": scores, "seconds": spent, "commit": commit(),
+                                  "identity": identity(options)})  # fmt: skip
                 log.unlink(missing_ok=True)
             except Missing as error:
                 missing = str(error)
@@ -107,9 +108,21 @@ def _computer(options: Options, job: Job) -> Callable[[Cell], dict[str, Any]]:
     if job.inputs == "labels":
         return lambda cell: _from_labels(options, cell)
     session = make_session(options, job)
-    return lambda cell: (
-        {"T_error": session.error(cell.method)} if cell.method in ESTIMATORS else session.score(cell.method)
-    )
+    return lambda cell: _scores(session, cell.method)
+
+
+def _scores(session: Session, name: str) -> dict[str, float]:
+    """Error of an estimator's T, or test scores of a method; of the paper's T also how many classes have Dual-T's."""
+    model = "linear"
+    if name in ESTIMATORS:
+        scores, estimator = {"T_error": session.error(name)}, name
+    else:
+        method, scores = find_method(name), session.score(name)
+        model, estimator = method.model, method.estimator or ""
+    if estimator.startswith("Our estimator") and not estimator.endswith("blind"):
+        status = np.asarray(session.transition(estimator, model).status)
+        scores["fallbacks"] = float((status == Status.FALLBACK).sum())
+    return scores
 
 
 def make_session(options: Options, job: Job) -> Session:
@@ -118,7 +131,8 @@ def make_session(options: Options, job: Job) -> Session:
     noisy = corrupt(options, job.study, train.labels, job.setting, job.seed)
     parts = _parts(options, job.study, job.inputs)
     task = make_task(train, parts[1] if test is None else test, noisy, parts=parts)
-    engine = _engine(options, job.inputs, len(train.classes), _depth(train))
+    dataset = _study(options, job.study, job.inputs).dataset
+    engine = _engine(options, dataset, len(train.classes), _depth(train))
     return Session(engine, task, seed=job.seed, folder=training_folder(options, job))
 
 
@@ -138,20 +152,28 @@ def learning_rate(options: Options) -> float:
 
 
 @cache
-def _engine(options: Options, inputs: str, num_classes: int, depth: int | None) -> Engine:
-    schedule = Schedule(options.epochs, options.sample_epoch, options.batch_size, learning_rate(options))
+def _engine(options: Options, dataset: str, num_classes: int, depth: int | None) -> Engine:
+    schedule = Schedule(*length(options, dataset), options.batch_size, learning_rate(options))
     if options.backbone == "frozen":
         return Engine(
-            lambda name, key: build(name, num_classes=num_classes, key=key, size=depth),
+            lambda name, key: build(head_of(name, dataset), num_classes=num_classes, key=key, size=depth),
             schedule=schedule,
             rates=None if options.learning_rate else FROZEN_RATES,
         )
 
     def whole(head: str, key: Any) -> Any:
+        head = head_of(head, dataset)
         return build("resnet50", num_classes=num_classes, key=key, pretrained=options.pretrained, head=head)
 
-    rates = {head: factor * schedule.learning_rate for head, factor in HEAD_FACTORS.items()}
-    return Engine(whole, schedule=schedule, images=True, rates=rates)
+    return Engine(whole, schedule=schedule, images=True, rates=head_rates(schedule.learning_rate))
+
+
+def _study(options: Options, study: str, inputs: str) -> Study:
+    """Its data, as far as it is at hand."""
+    if options.real_test:
+        return REAL_TEST.get(study, STUDIES[study])
+    images = inputs == "maps" or options.backbone != "frozen"
+    return (MAP_STUDIES if images else {}).get(study, STUDIES[study])
 
 
 @cache
@@ -165,11 +187,11 @@ def _parts(options: Options, study: str, inputs: str) -> tuple[Dataset, Dataset]
 @cache
 def load(options: Options, study: str, inputs: str) -> tuple[Dataset, Dataset | None]:
     """Training and test data of a study with clean labels; `Missing` where they are not at hand."""
-    dataset, train_split, test_split = (REAL_TEST if options.real_test else {}).get(study, STUDIES[study])
+    dataset, train_split, test_split = _study(options, study, inputs)
     problem = lacking(options, study, inputs)
     if problem is not None:
         raise Missing(problem)
-    if inputs == "labels" and not _has_features(options, dataset):
+    if inputs == "labels" and (dataset == "coco" or not _has_features(options, dataset)):  # all of COCO's labels
         return _labels_alone(options, study), None
     splits = [split for split in (train_split, test_split) if split is not None]
     if options.backbone == "frozen" and inputs != "maps" and _has_features(options, dataset):
@@ -179,12 +201,14 @@ def load(options: Options, study: str, inputs: str) -> tuple[Dataset, Dataset | 
         if options.backbone == "frozen":
             model = build("resnet50", num_classes=20, key=jax.random.key(0), pretrained=options.pretrained)
             found = [with_features(data, model, options.cache, maps=inputs == "maps") for data in found]
-    return found[0], found[1] if len(found) > 1 else None
+    if len(found) == 1:
+        return found[0], None
+    return found[0], found[1]._replace(ignore=None) if options.difficult == "positive" else found[1]
 
 
 def lacking(options: Options, study: str, inputs: str) -> str | None:
     """Why a study's cells cannot be run, as far as a look at the folders tells; None where they can."""
-    dataset, _, test = (REAL_TEST if options.real_test else {}).get(study, STUDIES[study])
+    dataset, _, test = _study(options, study, inputs)
     for name in {dataset, (test or "").split("/")[0] if "/" in (test or "") else dataset}:
         if inputs == "labels" or (options.backbone == "frozen" and inputs == "pooled" and _has_features(options, name)):
             continue
@@ -202,23 +226,8 @@ def _has_features(options: Options, dataset: str) -> bool:
 
 
 def _features(options: Options, dataset: str, split: str) -> Dataset:
-    """Features of a split, by the label file, or by the devkit's list for VOC's train and val."""
-    dataset, split = split.split("/") if "/" in split else (dataset, split)
-    if dataset.startswith("voc") and split in ("train", "val"):
-        whole = datasets.load(dataset, split="trainval", features=options.features_dir)
-        position = {name: row for row, name in enumerate(whole.ids)}
-        return whole.take([position[name] for name in _list(options, dataset, split) if name in position])
+    """Features of a split, of this data set or of the one that its name begins with."""
     return datasets.load(dataset, split=split, features=options.features_dir)
-
-
-def _list(options: Options, dataset: str, split: str) -> list[str]:
-    folder = f"VOC{dataset.removeprefix('voc')}"
-    paths = [] if options.devkit is None else [options.devkit / "VOCdevkit" / folder, options.devkit / folder]
-    for path in paths:
-        if (path / "ImageSets" / "Main" / f"{split}.txt").exists():
-            lines = (path / "ImageSets" / "Main" / f"{split}.txt").read_text().splitlines()
-            return [line.split()[0] for line in lines if line.strip()]
-    raise Missing(f"no list of {folder}'s {split}; pass --devkit, the folder that holds VOCdevkit")
 
 
 def _images(options: Options, dataset: str, split: str) -> Dataset:
@@ -268,9 +277,9 @@ def corrupt(options: Options, study: str, clean: UInt8[np.ndarray, "n q"], setti
         rate = float(setting.split()[-1].rstrip("%")) / 100
         return Noisy(np.asarray(noise.corrupt_pairwise(key, clean, rate)), None, "general")
     if setting.startswith("PMD"):
-        labels = noise.corrupt_pmd(
-            key, clean, _posteriors(options, study), kind=setting.split("-")[-1], level=options.pmd_level
-        )
+        kind = setting.split("-")[-1]
+        level = options.pmd_levels[list(noise.PMD_TYPES).index(kind)]
+        labels = noise.corrupt_pmd(key, clean, _posteriors(options, study), kind=kind, level=level)
         return Noisy(np.asarray(labels), None, "general")
     raise ValueError(f"setting: {setting!r} is unknown; pass a column's name, such as (0,0.2) or PMD-Type-I")
 

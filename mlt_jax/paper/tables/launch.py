@@ -4,6 +4,8 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
+from mlt_jax.models import cpu
+
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 RETRIES = 3  # of a task whose worker died; what it had finished is on disk
@@ -42,6 +44,8 @@ def ray(
 
         @cluster.remote(max_retries=RETRIES, num_cpus=1)
         def task(job: Job) -> Result:
+            if cpu.alone():  # as `experiments/tables.py` does for its own process
+                cpu.tune()
             return run(job)
 
         pending = {task.remote(job): job for job in jobs}

@@ -12,23 +12,28 @@ from typing import Any
 
 from tqdm import tqdm
 
+from mlt_jax.paper import noise
 from mlt_jax.paper.methods import load_plugins
-from mlt_jax.paper.tables import launch
+from mlt_jax.paper.tables import launch, store
 from mlt_jax.paper.tables.cells import FROZEN_RATES, Job, Outcome, jobs_of, lacking, learning_rate, run_job
-from mlt_jax.paper.tables.options import Options, check, identity
+from mlt_jax.paper.tables.options import Options, check, identity, length
 from mlt_jax.paper.tables.plan import Cell, Plan, ids, plan
 from mlt_jax.paper.tables.provenance import machine
 from mlt_jax.paper.tables.results import Table, read, tabulate
 from mlt_jax.paper.tables.write import write
-from mlt_jax.training.records import claim, write_json
+from mlt_jax.training.records import check_identity, claim, owned, write_json
 
 FROZEN = (
     "Not the paper's networks: the ResNet-50 backbone is frozen and heads are trained on its features (Adam {rate:g}, "
-    "{epochs} epochs); the paper fine-tunes all of it. The paper's columns are printed numbers of its own runs."
+    "{epochs} epochs, COCO {coco}); the paper fine-tunes all of it. The paper's columns are printed numbers of its own "
+    "runs."
 )
 STAND_IN = (
-    "Not the paper's test set: VOC2007 trains on `train` and tests on `val`, VOC2012 trains on `trainval` and tests on "
-    "VOC2007 `trainval`; T errors are of VOC2007 `trainval` and VOC2012 `trainval`, 90 % of the examples."
+    "Not the paper's test set: VOC2007 `trainval` is tested on VOC2012 `trainval`, and the other way round; COCO is a "
+    "part, 33,347 images of train2014 and 6,669 of val2014. Only-difficult labels are {difficult} in the test set."
+)
+PART_OF_COCO = (
+    "On 30,012 of COCO's images, 512 components of features of 160-px images; gold on all 82,081 images' labels."
 )
 NOISE_FREE_SIDE = (
     '"Our estimator" and "Reweight-Ours" are the paper\'s recipe with the rule of its code (residual). They, T and '
@@ -36,11 +41,12 @@ NOISE_FREE_SIDE = (
     'Dual-T fit only so); "blind" is this library\'s default, without that knowledge.'
 )
 CHOICES = (
-    "CDR is given the share of wrong labels; WSIC has the noisy label in place of the clean one; PMD noise flips "
-    "{level:.0%} of the present labels, pair-wise noise takes a class for the next one."
+    "CDR is given the share of wrong labels; WSIC has the noisy label in place of the clean one; pair-wise noise takes "
+    "a class for the next one."
 )
 SMALL_IMAGES = (
-    "AGCN and CSRA look at maps of small images (176 px short side), the other rows at features of full ones."
+    "AGCN and CSRA look at maps of small images (176 px short side), the other rows at features of full ones; they "
+    "train on VOC2007 `train` and are tested on its `val`: half the data, another test set."
 )
 AGCN_RATE = (
     f"AGCN's learning rate, {FROZEN_RATES['agcn']:g}, is the best of three by mAP on noisy validation labels, those of "
@@ -51,6 +57,7 @@ AGCN_RATE = (
 # Which runs are made, where, and how they are written; --only picks some of them.
 _NO_NUMBERS = (
     "table", "only", "workdir", "out", "formats", "cache", "launcher", "ray_address", "workers", "write_only",
+    "cells",
 )  # fmt: skip
 
 
@@ -59,18 +66,33 @@ def run(options: Options) -> list[Table]:
     check(options)
     load_plugins(options.plugins)
     names = ids() if options.table == ("all",) else options.table
-    plans = [plan(name, extra=options.extra) for name in names]
+    plans = [_with_levels(plan(name, extra=options.extra), options) for name in names]
+    kept = {} if options.cells is None else store.read(options.cells, identity(options))
     wanted = list(dict.fromkeys(cell for one in plans for cell in _cells(one, options)))
     chosen = [cell for cell in wanted if _is_chosen(cell, options)]
     problems = {(cell.study, cell.inputs): lacking(options, cell.study, cell.inputs) for cell in wanted}
     missing = {cell._replace(seed=0): why for cell in wanted if (why := problems[cell.study, cell.inputs]) is not None}
-    if not options.write_only:
-        path = options.workdir / "identity.json"
-        claim(path, identity(options), remedy="pass another --workdir")
-        write_json(path, identity(options))
+    if options.write_only:
+        return _written(options, plans, wanted, missing, kept)
+    with owned(options.workdir):
+        path, mine, remedy = options.workdir / "identity.json", identity(options), "pass another --workdir"
+        claim(path, mine, remedy=remedy)
+        for cell, record in read(options.workdir, wanted).items():
+            check_identity((options.workdir / cell.path).parent, record.get("identity"), mine, remedy=remedy)
+        write_json(path, mine)
         possible = [cell for cell in chosen if problems[cell.study, cell.inputs] is None]
-        missing |= _run_cells(options, [cell for cell in possible if not (options.workdir / cell.path).exists()])
-    records = read(options.workdir, wanted)
+        done = {cell for cell in possible if cell in kept or (options.workdir / cell.path).exists()}
+        missing |= _run_cells(options, [cell for cell in possible if cell not in done])
+        return _written(options, plans, wanted, missing, kept)
+
+
+def _written(
+    options: Options, plans: list[Plan], wanted: list[Cell], missing: Mapping[Cell, str], kept: dict[Cell, Any]
+) -> list[Table]:
+    found = {} if options.write_only and options.cells else read(options.workdir, wanted)
+    records = {cell: kept[cell] for cell in wanted if cell in kept} | found
+    if options.cells is not None and found:
+        store.write(options.cells, identity(options), kept | found)
     tables = []
     for one in plans:
         table = tabulate(one, records, seeds=options.seeds, missing=missing)
@@ -78,6 +100,12 @@ def run(options: Options) -> list[Table]:
         paths = write(table, options.out, about=_about(options, table), formats=options.formats)
         print(f"{one.id}: {', '.join(map(str, paths))}", flush=True)
     return tables
+
+
+def _with_levels(one: Plan, options: Options) -> Plan:
+    """The plan with the level beside each column of PMD noise."""
+    levels = zip(noise.PMD_TYPES, options.pmd_levels, strict=True)
+    return one._replace(headings={f"PMD-Type-{kind}": f"PMD-Type-{kind}, {level:.0%}" for kind, level in levels})
 
 
 def _cells(one: Plan, options: Options) -> list[Cell]:
@@ -153,13 +181,14 @@ def _about(options: Options, table: Table) -> list[str]:
     ]
     inputs = {cell.inputs for group in table.plan.entries.values() for cell in group}
     if options.backbone == "frozen" and inputs != {"labels"}:
-        lines.append(FROZEN.format(rate=learning_rate(options), epochs=options.epochs))
+        epochs, coco = (length(options, name)[0] for name in ("voc2007", "coco"))
+        lines.append(FROZEN.format(rate=learning_rate(options), epochs=epochs, coco=coco))
     if not options.real_test and inputs != {"labels"}:
-        lines.append(STAND_IN)
+        lines.append(STAND_IN.format(difficult={"positive": "positives", "skip": "left out"}[options.difficult]))
     if inputs == {"labels"}:
         lines.append("From labels alone, with exactly the right labels selected and the noise-free side given.")
     else:
-        lines += [NOISE_FREE_SIDE, CHOICES.format(level=options.pmd_level)]
+        lines += [NOISE_FREE_SIDE, CHOICES]
     if "maps" in inputs and options.backbone == "frozen":
         lines.append(SMALL_IMAGES)
         lines += [AGCN_RATE] if options.learning_rate is None else []
@@ -167,6 +196,7 @@ def _about(options: Options, table: Table) -> list[str]:
 
 
 NOTES: Mapping[str, list[str]] = {
+    "est_MSCOCO": [PART_OF_COCO],
     "ablation2": [
         "Examples drawn from VOC2007 trainval and test and VOC2012 trainval together (21,503). Every class counts; the "
         "paper's code leaves out classes with fewer than 50 selected positives, perhaps why n=1000 is so low there."

@@ -35,7 +35,9 @@ def ours_text(entry: Entry, digits: int) -> str:
         return "-"
     if entry.note:
         return f"{entry.mean:.3f}, {entry.note}"
-    return f"{entry.mean:.{digits}f}" + ("" if entry.std is None else f" ±{entry.std:.{digits}f}")
+    spread = "" if entry.std is None else f" ±{entry.std:.{digits}f}"
+    fallbacks = "" if entry.fallbacks is None else f" [{entry.fallbacks:.3g}]"
+    return f"{entry.mean:.{digits}f}{spread}{fallbacks}"
 
 
 def theirs_text(entry: Entry, digits: int) -> str:
@@ -60,7 +62,9 @@ def legend(table: Table) -> str:
         return "Each entry: p of the one-sided test, who wins at the level 0.01, over how many pairs (the paper's p)."
     if table.plan.id == "validation_coco":
         return "Each entry: ours (paper's, difference)."
-    return "Each entry: ours ± standard deviation over seeds (paper's, difference). Best of ours in bold."
+    known = any(entry.fallbacks is not None for entry in table.entries.values())
+    fallbacks = " [classes whose T is Dual-T's, for want of an estimate]" if known else ""
+    return f"Each entry: ours ± standard deviation over seeds{fallbacks} (paper's, difference). Best of ours in bold."
 
 
 def _digits(table: Table) -> int:
@@ -72,7 +76,7 @@ def _grid(table: Table, bold: Callable[[str], str]) -> tuple[list[str], list[lis
     plan = table.plan
     several = len({row.metric for row in plan.rows}) > 1
     digits = _digits(table)
-    header = [*(["metric"] if several else []), "method", *plan.columns]
+    header = [*(["metric"] if several else []), "method", *_headings(table)]
     rows = []
     for row in plan.rows:
         texts = []
@@ -82,6 +86,10 @@ def _grid(table: Table, bold: Callable[[str], str]) -> tuple[list[str], list[lis
             texts.append(bold(text) if entry.best else text)
         rows.append([*([str(row.metric)] if several else []), row.method, *texts])
     return header, rows
+
+
+def _headings(table: Table) -> list[str]:
+    return [table.plan.headings.get(column, column) for column in table.plan.columns]
 
 
 def markdown(table: Table, about: list[str]) -> str:
@@ -157,7 +165,7 @@ def page(table: Table, about: list[str]) -> str:
         return f'<td class="num">{f"<b>{ours}</b>" if entry.best else ours}<small>{theirs}</small></td>'
 
     def grid(metric: str | None) -> str:
-        head = "".join(f"<th>{html.escape(text)}</th>" for text in ("method", *table.plan.columns))
+        head = "".join(f"<th>{html.escape(text)}</th>" for text in ("method", *_headings(table)))
         rows = (
             f"<tr><td>{html.escape(row.method)}</td>"
             + "".join(cell(table.entries[row, column]) for column in table.plan.columns)

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from paths import DATA
 
 from mlt_jax.paper.tables import cells, plan
 from mlt_jax.paper.tables.options import Options
@@ -15,7 +16,7 @@ def test_slow_rows_get_fewer_seeds_and_jobs_share_a_warm_up():
     assert [job.inputs for job in jobs] == ["pooled"] * 24 + ["maps"] * 8
 
 
-def test_settings_are_named_as_columns(tmp_path):
+def test_settings_are_named_as_columns(monkeypatch):
     clean = (np.random.default_rng(0).random((4000, 3)) < 0.5).astype(np.uint8)
     noisy = cells.corrupt(Options(), "voc2007", clean, "(0.6,0)", 0)
     assert noisy.assume == "partial"
@@ -26,8 +27,36 @@ def test_settings_are_named_as_columns(tmp_path):
     assert pairwise.T is None
     alone = (clean[:, 0] == 1) & (clean[:, 1] == 0)
     assert pairwise.labels[alone, 0].mean() == pytest.approx(0.8, abs=0.05)
+    posteriors = np.random.default_rng(1).random(clean.shape)
+    monkeypatch.setattr(cells, "_posteriors", lambda options, study: posteriors)
+    for kind, level in (("I", 0.7), ("II", 0.35), ("III", 0.35)):
+        noisy = cells.corrupt(Options(), "voc2007", clean, f"PMD-Type-{kind}", 0).labels
+        able = (clean == 1) & (clean.sum(1, keepdims=True) < 3)
+        assert (noisy[clean == 1] == 0).mean() == pytest.approx(level, abs=0.03)
+        assert not (noisy[(clean == 1) & ~able] == 0).any()
     with pytest.raises(ValueError, match="setting: 'MLML' is unknown"):
         cells.corrupt(Options(), "voc2007", clean, "MLML", 0)
+
+
+def test_difficult_labels_of_the_test_set_are_positives_unless_skipped(real_data):
+    counts = [np.sum(real_data(f"voc{year}_labels.npz")["trainval"] == 0) for year in (2007, 2012)]
+    given = Options(features_dir=DATA)
+    train, test = cells.load(given, "voc2012", "pooled")
+    _, skipped = cells.load(Options(features_dir=DATA, difficult="skip"), "voc2012", "pooled")
+    assert (len(train.ids), len(test.ids)) == (11540, 5008)
+    assert test.ignore is None
+    assert test.labels[skipped.ignore].all()
+    assert 0 < skipped.ignore.sum() <= counts[0]
+    train, test = cells.load(given, "voc2007", "pooled")
+    assert (train.name, test.name) == ("voc2007_features/trainval", "voc2012_features/trainval")
+    assert (len(train.ids), len(test.ids)) == (5008, 11540)
+
+
+def test_images_of_voc2007_are_cut_in_two_and_whole_runs_are_the_paper_s():
+    studies = {inputs: cells._study(Options(), "voc2007", inputs)[1:] for inputs in ("pooled", "maps")}
+    assert studies == {"pooled": ("trainval", "voc2012/trainval"), "maps": ("train", "val")}
+    assert cells._study(Options(backbone="finetune"), "voc2007", "pooled")[1:] == ("train", "val")
+    assert cells._study(Options(real_test=True), "voc2007", "maps")[1:] == ("trainval", "test")
 
 
 def test_a_cell_without_its_data_says_what_to_pass(tmp_path):

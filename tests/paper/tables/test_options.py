@@ -1,6 +1,6 @@
 import pytest
 
-from mlt_jax.paper.tables.options import Options, check, identity
+from mlt_jax.paper.tables.options import Options, check, identity, length
 
 
 @pytest.mark.parametrize(
@@ -10,6 +10,7 @@ from mlt_jax.paper.tables.options import Options, check, identity
         ({"backbone": "big"}, "backbone: 'big' is unknown"),
         ({"formats": ("pdf",)}, r"formats: \['pdf'\] unknown"),
         ({"sample_epoch": 30}, "sample_epoch: 30; pass 1 to epochs = 20"),
+        ({"difficult": "negative"}, "difficult: 'negative' is unknown; pass positive or skip"),
         ({"seeds": ()}, "seeds: none"),
     ],
 )
@@ -20,7 +21,12 @@ def test_options_are_checked(wrong, message):
 
 def test_runs_under_other_options_are_other_runs():
     base = identity(Options())
-    for change in ({"epochs": 21}, {"backbone": "finetune"}, {"learning_rate": 1e-3}, {"real_test": True}):
+    for change in ({"epochs": 21}, {"backbone": "finetune"}, {"difficult": "skip"}, {"real_test": True}):
         assert identity(Options(**change)) != base
     assert identity(Options(seeds=(7,), table=("tau",), launcher="ray", only=("x",))) == base
     check(Options())
+
+
+def test_coco_has_the_paper_s_longer_schedule():
+    assert [length(Options(), name) for name in ("voc2012", "coco")] == [(20, 10), (30, 15)]
+    assert length(Options(epochs=4), "coco") == (4, 2)

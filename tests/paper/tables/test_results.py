@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from mlt_jax.paper import printed as paper
-from mlt_jax.paper.tables import results
+from mlt_jax.paper.tables import results, write
 from mlt_jax.paper.tables.plan import Cell, Row
 
 
@@ -16,6 +16,36 @@ def test_entries_are_means_over_seeds_beside_the_printed_number(partly_run):
     assert entry.difference == pytest.approx(60.5 - theirs)
     assert entry.best
     assert not partly_run.entries[Row("OF1", "GCE"), "(0,0.6)"].best
+
+
+def test_how_many_classes_fell_back_is_part_of_an_entry(fake_records):
+    made, records = fake_records("est_VOC2007")
+    for cell, record in records.items():
+        if cell.method == "Our estimator":
+            record["scores"]["fallbacks"] = 3.0 + cell.seed
+    table = results.tabulate(made, records, seeds=(0, 1), missing={})
+    assert table.entries[Row("T_error", "Our estimator"), "(0,0.2)"].fallbacks == 3.5
+    assert table.entries[Row("T_error", "T-estimator max"), "(0,0.2)"].fallbacks is None
+    text = write.markdown(table, [])
+    theirs = paper.tables()["est_VOC2007"].value("T_error", "Our estimator", "(0,0.2)").mean
+    assert f"0.51 ±0.01 [3.5] ({theirs:.2f}, " in text.replace("0.50 ", "0.51 ")
+    assert "[classes whose T is Dual-T's, for want of an estimate]" in text
+    released, right = (
+        table.entries[Row("T_error", f"Dual T-estimator 97%{word}"), "(0,0.2)"].printed
+        for word in (", as released", "")
+    )
+    assert (released.mean, right) == (12.59, None)
+
+
+def test_the_foot_counts_what_is_far_from_the_printed_numbers(fake_records):
+    made, records = fake_records("ablation1", seeds=(0,))
+    printed = paper.tables()["ablation1"]
+    for cell, record in records.items():
+        theirs = printed.value("T_error", cell.method, cell.setting).mean
+        far = cell.setting in ("(0,0.2)", "(0,0.6)") and cell.method == "Our estimator"
+        record["scores"]["T_error"] = theirs * (1.3 if far else 1.1)
+    foot = " ".join(results.tabulate(made, records, seeds=(0,), missing={}).foot)
+    assert "20 % of an error, from the paper's: Our estimator 2 of 8; why" in foot
 
 
 def test_records_are_read_where_there_are_any(tmp_path):
@@ -64,5 +94,9 @@ def test_win_loss_counts_its_pairs(fake_records):
             kept[cell] = record
     entry = results.tabulate(made, kept, seeds=(0, 1), missing={}).entries[Row("mAP", "Reweight-Ours"), "CSRA"]
     assert (entry.runs, entry.note) == (28, "win, 28 pairs")
+    table = results.tabulate(made, kept, seeds=(0, 1), missing={})
+    right, released = (table.entries[Row("mAP", "Reweight-Ours"), name] for name in table.plan.columns[-2:])
+    assert right.printed is None
+    assert released.printed == paper.tables()["win_loss"].value("mAP", "Reweight-Ours", "Reweight-DualT 97%")
     assert entry.mean < 0.001
     assert entry.printed.mean == 0.772

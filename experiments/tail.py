@@ -1,0 +1,149 @@
+"""The paper's estimators and training from JPEGs, where a network can learn the noise by heart: a table per setting.
+
+python experiments/tail.py --data-dir DIR                                        # the tail of a ResNet-50 at 176 px
+python experiments/tail.py --data-dir DIR --backbone finetune --image-size 112   # all of its weights, as a control
+
+DIR holds a VOCdevkit; half of VOC2007's trainval is trained on, the other half is tested on. A killed run goes on when
+the same command is given again. Results: `results.json` of every setting and `table.md` of all, in the work folder.
+"""
+
+import platform
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from mlt_jax.config import Config, Settings, resolve
+from mlt_jax.data import Dataset
+from mlt_jax.models import cpu
+from mlt_jax.paper.tasks import make_task
+from mlt_jax.processes import exit_code, say
+from mlt_jax.run import build_engine, estimator_features, load, noisy_labels
+from mlt_jax.training import records
+from mlt_jax.training.loop import Engine, Session
+
+# What is trained, and the name of its row.
+METHODS = {"Standard": "Standard", "Reweight": "Reweight, default T", "Reweight-TrueT": "Reweight, true T"}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is run."""
+
+    data_dir: Path
+    """folder that holds VOCdevkit"""
+    workdir: Path = Path("runs/tail")
+    """where results and checkpoints are kept"""
+    cache: Path = Path("runs/features")
+    """where maps and features are kept"""
+    settings: tuple[str, ...] = ("0,.6", ".2,.2", ".6,0", ".034,.4")
+    """rho_neg,rho_pos of each"""
+    pretrained: str | None = None
+    """as of run.py"""
+    model: str = "resnet50"
+    """as of run.py"""
+    backbone: str = "tail"
+    """as of run.py"""
+    image_size: int = 176
+    """as of run.py"""
+    views: int = 4
+    """as of run.py"""
+    epochs: int = 20
+    """as of run.py"""
+    learning_rate: float | None = None
+    """as of run.py"""
+    batch_size: int = 128
+    """as of run.py"""
+    seed: int = 0
+    """of noise, weights and order"""
+
+
+def configure(options: Options, rho_neg: float, rho_pos: float) -> Settings:
+    """The run of one setting."""
+    return resolve(
+        Config(
+            dataset="voc2007", data_dir=options.data_dir, train_split="train", test_split="val", rho_neg=rho_neg,
+            rho_pos=rho_pos, seeds=(options.seed,), model=options.model, pretrained=options.pretrained,
+            backbone=options.backbone, cache=options.cache, views=options.views, image_size=options.image_size,
+            epochs=options.epochs, learning_rate=options.learning_rate, batch_size=options.batch_size,
+            workdir=options.workdir / f"{rho_neg:g}-{rho_pos:g}",
+        )
+    )  # fmt: skip
+
+
+def measure(settings: Settings, engine: Engine, train: Dataset, test: Dataset, features: Any) -> dict[str, Any]:
+    """T errors and test scores of one setting; trainings that its folder has are taken up."""
+    config, folder = settings.given, settings.workdir
+    records.claim(folder / "config.json", settings.identity(), remedy="pass another --workdir")
+    records.write_json(folder / "config.json", settings.as_json())
+    noisy = noisy_labels(config, train.labels, config.seeds[0])
+    task = make_task(train, test, noisy, features=features)
+    session = Session(engine, task, seed=config.seeds[0], folder=folder)
+    told = "missing" if config.rho_neg == 0 else "partial" if config.rho_pos == 0 else "general"
+    # The same warm-up, from its checkpoint.
+    informed = Session(engine, task._replace(assume=told), seed=config.seeds[0], folder=folder)
+    errors = {"default": session.error("auto")}
+    say(f"{folder.name}: T error of the default {errors['default']:.2f}")
+    tests = {"Standard": session.score("Standard")}
+    say(f"{folder.name}: Standard {_percent(tests['Standard'])}")
+    errors |= {
+        "recipe, told": informed.error("recipe"),
+        "recipe, blind": session.error("recipe"),
+        "Dual-T": session.error("dual-t"),
+    }
+    say(f"{folder.name}: T errors {', '.join(f'{name} {error:.2f}' for name, error in errors.items())}")
+    tests |= {name: session.score(name) for name in METHODS}
+    return {"T_error": errors, "test": tests, "seconds": session.seconds}
+
+
+def _percent(scores: dict[str, float]) -> str:
+    return ", ".join(f"{name} {100 * scores[name]:.1f}" for name in ("mAP", "OF1", "CF1"))
+
+
+def table(found: dict[str, dict[str, Any]], note: str) -> str:
+    """Markdown: T errors, then scores, a row per setting."""
+    errors = ("recipe, told", "recipe, blind", "Dual-T", "default")
+    lines = [note, "", "| (rho_neg, rho_pos) | " + " | ".join(errors) + " |", "|---" * 5 + "|"]
+    for name, result in found.items():
+        lines.append(f"| ({name}) | " + " | ".join(f"{result['T_error'][error]:.2f}" for error in errors) + " |")
+    lines += ["", "| (rho_neg, rho_pos) | method | mAP | OF1 | CF1 | epoch | minutes |", "|---" * 7 + "|"]
+    for name, result in found.items():
+        for method, row in METHODS.items():
+            scores = result["test"][method]
+            cells = [f"{100 * scores[score]:.1f}" for score in ("mAP", "OF1", "CF1")]
+            cells += [str(scores["epoch"]), f"{result['seconds'][method] / 60:.0f}"]
+            lines.append(f"| ({name}) | {row} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def main(options: Options) -> None:
+    """Runs all settings and writes the table after each."""
+    if cpu.alone():
+        cpu.tune()
+    pairs = {text: [float(rate) for rate in text.split(",")] for text in options.settings}
+    runs = {text: configure(options, *rates) for text, rates in pairs.items()}
+    first, start = next(iter(runs.values())), time.monotonic()
+    train, test = load(first)
+    train, features = estimator_features(first, train)
+    say(f"maps and features are there after {(time.monotonic() - start) / 60:.0f} minutes")
+    engine, found = build_engine(first, train), {}
+    for text, settings in runs.items():
+        path = settings.workdir / "results.json"
+        found[text] = records.read_json(path)
+        if found[text] is None:
+            found[text] = measure(settings, engine, train, test, features)
+            records.write_json(path, found[text])
+        note = f"{options.backbone}, {options.model}, {options.image_size} px, {len(train.ids)} images of {train.name} "
+        note += f"(90 % trained on), tested on {len(test.ids)} of {test.name}, {options.epochs} epochs, seed "
+        note += f"{options.seed}; {platform.machine()}, `{' '.join(sys.argv[1:])}`"
+        text_of = table(found, note)
+        (options.workdir / "table.md").write_text(text_of)
+        say(text_of)
+
+
+if __name__ == "__main__":
+    given = tyro.cli(Options)
+    sys.exit(exit_code("tail.py", lambda: main(given)))
