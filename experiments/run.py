@@ -2,15 +2,15 @@
 
 python experiments/run.py
 python experiments/run.py --dataset=voc2012    # data and ImageNet weights are downloaded where they are not at hand
-"""
 
-import sys
+Exit codes: 0; 2 with one line where a file, an option, the disk or the network is at fault; 130 after Ctrl-C.
+"""
 
 import tyro
 
 from mlt_jax.config import Config
 from mlt_jax.models import cpu
-from mlt_jax.processes import exit_code, join
+from mlt_jax.processes import exit_code, join, leave
 from mlt_jax.run import run
 
 
@@ -24,4 +24,4 @@ def main(config: Config) -> None:
 
 if __name__ == "__main__":
     config = tyro.cli(Config)
-    sys.exit(exit_code("run.py", lambda: main(config)))
+    leave(exit_code("run.py", lambda: main(config)))

@@ -18,7 +18,11 @@ from mlt_jax.transition import check_assume
 NOISES = ("mlml", "pml", "ulf", "alf", "rates", "pairwise", "none")
 DEFAULT_METHODS = ("Standard", "Reweight", "Reweight-TrueT")
 # Where these differ, a run is another run: it may not go on from the same folder.
-_NOT_IDENTITY = ("workdir", "resume", "plugins", "save_every", "workers", "coordinator", "num_processes", "process_id")
+# Its data counts by content, not by place; more seeds and methods extend it.
+_NOT_IDENTITY = (
+    "workdir", "resume", "plugins", "save_every", "workers", "coordinator", "num_processes", "process_id", "seeds",
+    "methods", "data_dir", "features", "labels", "cache",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,7 @@ class Config:
     rho_pos: float = 0.2
     """P(label off | truly on); read by mlml, ulf, alf, rates and pairwise"""
     seeds: tuple[int, ...] = (0, 1, 2)
-    """one whole run each: noise, initial weights, order of examples"""
+    """one whole run each: noise, initial weights, order of examples; more of them in a finished folder extend it"""
 
     methods: tuple[str, ...] = DEFAULT_METHODS
     """what to train, by the names of paper/methods.py: Standard, GCE, CDR, WSIC, AGCN, CSRA, Reweight, Forward,
@@ -70,10 +74,12 @@ class Config:
     """weight file (.npz, .safetensors), a name on the Hugging Face hub such as timm/resnet50.tv_in1k (or @ and a
     revision after it), or none: from scratch; by default torchvision's ImageNet weights for ResNets, none for others"""
     backbone: str = "auto"
-    """finetune (all weights), frozen (features are computed once and kept, a linear head is trained on them), or auto:
-    frozen for a ResNet where there is no accelerator"""
+    """finetune (all weights), tail (the last stage and the head, on kept maps of the stage before), frozen (a linear
+    head on kept features), or auto: frozen for a ResNet where there is no accelerator"""
     cache: Path = Path("runs/features")
-    """where the features of a frozen backbone, or of the pretrained one for auto, are kept"""
+    """where the features of a frozen backbone, or of the pretrained one for auto, and the maps of a tail are kept"""
+    views: int = 4
+    """of each training image for a tail: the whole image and crops that are drawn once"""
     image_size: int | None = None
     """side of the images in pixels; by default 224, or that of digits"""
     epochs: int | None = None
@@ -86,7 +92,7 @@ class Config:
     accumulate: int = 1
     """parts into which each batch is cut to save memory"""
     learning_rate: float | None = None
-    """of Adam; by default 5e-4 for a linear head, 5e-5 for a fine-tuned ResNet, 1e-3 for small"""
+    """of Adam; by default 5e-4 for a linear head, 5e-5 for a fine-tuned ResNet or its tail, 1e-3 for small"""
     precision: str = "float32"
     """float32, or bf16 for activations"""
     on_error: str = "raise"
@@ -115,7 +121,7 @@ class Settings:
     given: Config
     model: str
     pretrained: str | None  # None: from scratch
-    backbone: str  # "finetune" or "frozen"
+    backbone: str  # "finetune", "tail" or "frozen"
     schedule: Schedule
     train_split: str
     test_split: str
@@ -146,7 +152,7 @@ def resolve(config: Config) -> Settings:
       ValueError: for a value that is none of those listed.
     """
     choices = {
-        "dataset": tuple(DEFAULT_SPLITS), "noise": NOISES, "backbone": ("auto", "frozen", "finetune"),
+        "dataset": tuple(DEFAULT_SPLITS), "noise": NOISES, "backbone": ("auto", "frozen", "tail", "finetune"),
         "precision": ("float32", "bf16"), "source": ("files", "tfds"), "on_error": ("raise", "skip"),
     }  # fmt: skip
     for name, allowed in choices.items():
@@ -166,9 +172,14 @@ def resolve(config: Config) -> Settings:
     if backbone == "auto":
         backbone = "frozen" if model.startswith("resnet") and jax.default_backend() == "cpu" else "finetune"
     pretrained = None if config.pretrained == "none" else config.pretrained or imagenet(model)
-    if backbone == "frozen" and pretrained is None and model != "linear":
+    if backbone == "tail" and model == "linear":
+        raise ValueError("backbone: tail, and the model is linear, which has no stages; pass images and a ResNet")
+    if config.views < 1:
+        raise ValueError(f"views: {config.views}; pass at least 1")
+    if backbone in ("frozen", "tail") and pretrained is None and model != "linear":
+        fixed = f"frozen ({config.backbone})" if backbone == "frozen" else "fixed before the tail"
         raise ValueError(
-            f"pretrained: none, and the backbone is frozen ({config.backbone}); pass --pretrained=weights.npz (or a "
+            f"pretrained: none, and the backbone is {fixed}; pass --pretrained=weights.npz (or a "
             "name on the Hugging Face hub), --backbone=finetune to train all weights, or --features"
         )
     digits, head = config.dataset == "digits", model == "linear" or backbone == "frozen"

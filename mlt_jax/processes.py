@@ -1,13 +1,20 @@
 """One run in several processes: connecting them, broadcasting from process 0, and sums over all of them."""
 
+import hashlib
 import itertools
 import json
+import logging
 import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
@@ -50,9 +57,16 @@ def exit_code(program: str, main: Callable[[], Any]) -> int:
     """Runs `main`; 0, or 2 with one line where the cause is not the program: a file, an option, the network.
 
     Those are errors of the operating system and what this package raises itself. Anything else is a bug and raised on.
+    130, with one line, where it was interrupted (Ctrl-C).
     """
+    logging.getLogger("absl").setLevel(logging.CRITICAL)  # orbax logs the traceback of what it raises as well
+    signal.signal(signal.SIGINT, _interrupt)
+    _quiet_threads()
     try:
         main()
+    except KeyboardInterrupt:
+        print(f"{program}: interrupted; the same command goes on from what is saved", file=sys.stderr)
+        return 130
     except (OSError, ValueError, TypeError, ImportError, FloatingPointError) as error:
         raiser = traceback.extract_tb(error.__traceback__)[-1].filename
         if not isinstance(error, OSError) and Path(__file__).parent not in Path(raiser).parents:
@@ -61,6 +75,54 @@ def exit_code(program: str, main: Callable[[], Any]) -> int:
         print(f"{program}: {words}", file=sys.stderr)
         return 2
     return 0
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    """Ctrl-C; once more a moment later where Python would drop it, inside a destructor or JAX's garbage collection."""
+    while frame is not None:
+        if frame.f_code.co_name in ("_xla_gc_callback", "__del__"):
+            threading.Timer(0.05, os.kill, (os.getpid(), signum)).start()
+            return
+        frame = frame.f_back
+    raise KeyboardInterrupt
+
+
+def _quiet_threads() -> None:
+    """No tracebacks of tensorstore's threads: they repeat what the main thread raises."""
+
+    def of_main_thread(show: Callable[..., None], *error: Any) -> None:
+        if threading.current_thread() is threading.main_thread():
+            show(*error)
+
+    sys.excepthook = partial(of_main_thread, sys.__excepthook__)
+    sys.unraisablehook = partial(of_main_thread, sys.__unraisablehook__)
+
+
+def leave(code: int) -> NoReturn:
+    """Ends the process; after a failure at once, without waiting for threads or half-written files.
+
+    Only process 0 then waits some seconds for the others to fail as well: without it JAX aborts them.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if code:
+        with suppress(jax.errors.JaxRuntimeError):
+            _leave_last()
+        os._exit(code)
+    sys.exit(0)
+
+
+def _leave_last(seconds: int = 5) -> None:
+    from jax._src import distributed
+
+    state: Any = distributed.global_state
+    if state.client is None:
+        return
+    if state.process_id:
+        state.client.key_value_set(f"mlt_jax/left/{state.process_id}", "")
+        return
+    for k in range(1, state.num_processes):
+        state.client.blocking_key_value_get(f"mlt_jax/left/{k}", 1000 * seconds)
 
 
 def is_main() -> bool:
@@ -84,6 +146,54 @@ def agree(value: Any) -> Any:
     length = int(broadcast_one_to_all(np.array(len(text))))
     shared = broadcast_one_to_all(text if is_main() else np.zeros(length, np.uint8))
     return json.loads(np.asarray(shared).astype(np.uint8).tobytes().decode())
+
+
+def same(facts: dict[str, Any], *, timeout: float = 60) -> None:
+    """Makes sure that all processes were given the same, before any of them computes; facts must be JSON.
+
+    Raises:
+      ValueError: a process has other facts than process 0; every process says which and what.
+      TimeoutError: a process did not call this within `timeout` seconds of this one.
+    """
+    count = jax.process_count()
+    if count == 1:
+        return
+    from jax._src import distributed  # the store of keys and values has no public name
+
+    client: Any = distributed.global_state.client
+    key = f"mlt_jax/same/{next(_meetings)}"
+    client.key_value_set(f"{key}/{jax.process_index()}", json.dumps(facts))
+
+    def said(name: str) -> Any:
+        return json.loads(client.blocking_key_value_get(f"{key}/{name}", int(1000 * timeout)))
+
+    if is_main():
+        verdict = ""
+        for k in range(1, count):
+            try:
+                theirs = said(str(k))
+            except jax.errors.JaxRuntimeError:
+                verdict = f"process {k} did not come within {timeout:g} s; see its output, then start all again"
+                break
+            if other := [name for name in facts if theirs.get(name) != facts[name]]:
+                verdict = f"{', '.join(other)}: process {k} has other than process 0; give all processes the same"
+                break
+        client.key_value_set(f"{key}/verdict", json.dumps(verdict))
+    else:
+        try:
+            verdict = said("verdict")
+        except jax.errors.JaxRuntimeError as error:
+            raise TimeoutError(f"process 0 did not answer within {timeout:g} s; see its output") from error
+    if verdict:
+        raise (TimeoutError if "did not come" in verdict else ValueError)(verdict)
+
+
+def file_hash(path: Path | None) -> str | None:
+    """A hash of a file's content; None where there is no file."""
+    if path is None or not path.expanduser().is_file():
+        return None
+    with path.expanduser().open("rb") as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()
 
 
 def add_up(tree: Any, *, timeout: float = 60) -> Any:

@@ -1,6 +1,8 @@
 """One run from its configuration: data in, folder of results and a printed table out."""
 
 import shutil
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,12 +17,12 @@ from mlt_jax.config import DEFAULT_METHODS, Config, Settings, resolve
 from mlt_jax.data import Dataset
 from mlt_jax.models import Model, build
 from mlt_jax.paper import noise
-from mlt_jax.paper.methods import needs_maps
+from mlt_jax.paper.methods import head_of, head_rates, needs_maps
 from mlt_jax.paper.tasks import Noisy, make_task
-from mlt_jax.processes import agree, is_main, say
+from mlt_jax.processes import agree, is_main, same, say
 from mlt_jax.report import run_page
 from mlt_jax.training import records
-from mlt_jax.training.feature_cache import with_features
+from mlt_jax.training.feature_cache import with_features, with_views
 from mlt_jax.training.loop import Engine, Session, Task
 from mlt_jax.training.methods import CHOSEN, find_estimator, find_method
 from mlt_jax.training.metrics import transition_error
@@ -28,28 +30,38 @@ from mlt_jax.training.metrics import transition_error
 
 def run(config: Config) -> dict[str, Any]:
     """The summary of all seeds (see `records.summarize`), after `results.json` and the rest are in the work folder."""
-    settings = resolve(config)
-    _claim(settings)
+    with ExitStack() as held:
+        return _run(resolve(config), held)
+
+
+def _run(settings: Settings, held: ExitStack) -> dict[str, Any]:
+    config = settings.given
+    _claim(settings, held)
     train, test = load(settings)
     say(f"{train.name}: {len(train.ids)} examples, {test.name}: {len(test.ids)}, {len(train.classes)} classes")
     engine = None
     train, features = estimator_features(settings, train)
+    identity = settings.identity() | {"data": [datasets.content_hash(data) for data in (train, test)]}
+    same(identity | {"seeds": list(config.seeds), "methods": list(config.methods)})
+    methods = _methods(config)
     results = []
     for seed in config.seeds:
         folder = settings.workdir / f"seed{seed}"
-        done = agree(records.read_json(folder / "results.json") if is_main() else None)
-        if done is None:
+        done = _before(folder, identity)
+        if missing := [name for name in methods if name not in done["test"]]:
             engine = engine or build_engine(settings, train)
             noisy = noisy_labels(config, train.labels, seed)
             task = make_task(train, test, noisy, known=config.noise != "none", features=features)
-            done = run_seed(engine, task, config, seed=seed, folder=folder)
-            records.write_json(folder / "results.json", done)
+            new = run_seed(engine, task, config, missing, seed=seed, folder=folder)
+            done = {"seed": seed} | {name: done[name] | new[name] for name in ("test", "T_error", "seconds")}
+            records.write_json(folder / "results.json", done | {"identity": identity})
             if is_main():
                 for checkpoints in folder.glob("*/checkpoints"):
                     shutil.rmtree(checkpoints)
         else:
             say(f"seed {seed}: was finished before, in {folder}")
-        results.append(done)
+        asked = {"test": {name: done["test"][name] for name in methods}}
+        results.append({"seed": seed} | asked | {name: done[name] for name in ("T_error", "seconds")})
     summary = records.summarize(results)
     records.write_json(settings.workdir / "results.json", summary)
     rates = "" if config.noise in ("none", "mlml", "pml", "ulf") else f" ({config.rho_neg:g}, {config.rho_pos:g})"
@@ -60,19 +72,25 @@ def run(config: Config) -> dict[str, Any]:
     return summary
 
 
-def run_seed(engine: Engine, task: Task, config: Config, *, seed: int, folder: Path) -> dict[str, Any]:
+def run_seed(
+    engine: Engine, task: Task, config: Config, methods: Sequence[str], *, seed: int, folder: Path
+) -> dict[str, Any]:
     """Results of one seed: test scores per method, error of every T, seconds. Goes on where `folder` says it was."""
     session = Session(engine, task, seed=seed, folder=folder, chosen=config.estimator, save_every=config.save_every)
-    names = config.methods
-    if names == DEFAULT_METHODS and task.truth is None:
-        names = tuple(name for name in names if not _is_oracle(name))
-    tests = {name: session.score(name) for name in names}
+    tests = {name: session.score(name) for name in methods}
     errors = {}
     if task.truth is not None and task.truth.T is not None:
         nothing = np.broadcast_to(np.eye(2), task.truth.T.shape)
         found = {name: estimate.T for name, estimate in session.estimates.items()} | {records.NO_NOISE: nothing}
         errors = {name: transition_error(T, task.truth.T) for name, T in found.items()}
-    return {"seed": seed, "test": tests, "T_error": errors, "seconds": session.seconds}
+    return {"test": tests, "T_error": errors, "seconds": session.seconds}
+
+
+def _methods(config: Config) -> tuple[str, ...]:
+    """The methods asked for; by default without those that read the truth, where nobody knows it."""
+    if config.methods == DEFAULT_METHODS and config.noise == "none":
+        return tuple(name for name in config.methods if not _is_oracle(name))
+    return config.methods
 
 
 def _is_oracle(name: str) -> bool:
@@ -97,29 +115,31 @@ def noisy_labels(config: Config, labels: UInt8[np.ndarray, "n q"], seed: int) ->
 
 
 def build_engine(settings: Settings, train: Dataset) -> Engine:
-    """Compiled steps for all seeds: of heads where there are features, else of the whole network."""
+    """Compiled steps for all seeds: of heads where there are features, else of the network or its tail."""
     config = settings.given
     options: dict[str, Any] = {"size": config.image_size, "workers": config.workers, "on_error": config.on_error}
     return Engine(
         partial(build_model, settings, train), schedule=settings.schedule, images=train.features is None,
+        rates=head_rates(settings.schedule.learning_rate) if train.features is None else None,
         accumulate=config.accumulate, **options,
     )  # fmt: skip
 
 
 def build_model(settings: Settings, train: Dataset, head: str, key: PRNGKeyArray) -> Model:
-    """The network of the configuration with this head, with fresh (or pretrained) weights."""
+    """The network of the configuration, or its tail where maps are kept, with this head and (pre)trained weights."""
     config, q = settings.given, len(train.classes)
+    head = head_of(head, config.dataset)
     dtype = jnp.bfloat16 if config.precision == "bf16" else jnp.float32
     if train.features is not None:
         return build(head, num_classes=q, key=key, size=train.features.shape[-1], dtype=dtype)
     return build(
         settings.model, num_classes=q, key=key, pretrained=settings.pretrained, dtype=dtype, size=config.image_size,
-        head=head,
+        head=head, tail=train.views is not None,
     )  # fmt: skip
 
 
 def load(settings: Settings) -> tuple[Dataset, Dataset]:
-    """Training and test data; as features, or maps where a method reads them, where the backbone is frozen."""
+    """Training and test data; with kept features or maps where not all weights are trained."""
     config = settings.given
     read = partial(
         datasets.load, config.dataset, data_dir=config.data_dir, source=config.source, features=config.features,
@@ -128,19 +148,20 @@ def load(settings: Settings) -> tuple[Dataset, Dataset]:
     train, test = read(split=settings.train_split), read(split=settings.test_split)
     if train.classes != test.classes:
         raise ValueError(f"test_split: {test.name} has other classes than {train.name}; pass splits that agree")
-    if train.features is not None or settings.backbone != "frozen":
+    if train.features is not None or settings.backbone == "finetune":
         return train, test
+    options: dict[str, Any] = {"size": config.image_size, "workers": config.workers, "on_error": config.on_error}
+    options |= {"model": build_model(settings, train, "linear", jax.random.key(0)), "folder": config.cache}
+    if settings.backbone == "tail":
+        say(f"the tail is trained: maps of the stage before it are computed once and kept in {config.cache}")
+        return with_views(train, views=config.views, **options), with_views(test, **options)
     say(f"the backbone is frozen: its features are computed once and kept in {config.cache}")
-    keep = partial(
-        with_features, model=build_model(settings, train, "linear", jax.random.key(0)), folder=config.cache,
-        size=config.image_size, workers=config.workers, on_error=config.on_error,
-        maps=any(map(needs_maps, config.methods)),
-    )  # fmt: skip
-    return keep(train), keep(test)
+    options["maps"] = any(map(needs_maps, config.methods))
+    return with_features(train, **options), with_features(test, **options)
 
 
 def estimator_features(settings: Settings, train: Dataset) -> tuple[Dataset, Float[np.ndarray, "n d"] | None]:
-    """Features of the *pretrained* network, by which `auto` estimates T while all of it is fine-tuned, if it is.
+    """Features of the *pretrained* network, by which `auto` estimates T while it or its tail is trained.
 
     That network never saw the noisy labels; a fine-tuned one has learned some of them. One pass, kept in the cache.
     Images that could not be read are left out of the data.
@@ -153,8 +174,9 @@ def estimator_features(settings: Settings, train: Dataset) -> tuple[Dataset, Flo
         say("no pretrained weights to take features from: T comes from the paper's recipe, small losses of the warm-up")
         return train, None
     say(f"T is estimated from features of the pretrained network, computed once and kept in {config.cache}")
+    images = train._replace(views=None)
     found = with_features(
-        train, build_model(settings, train, "linear", jax.random.key(0)), config.cache, size=config.image_size,
+        images, build_model(settings, images, "linear", jax.random.key(0)), config.cache, size=config.image_size,
         workers=config.workers, on_error=config.on_error,
     )  # fmt: skip
     kept = set(found.ids)
@@ -162,22 +184,53 @@ def estimator_features(settings: Settings, train: Dataset) -> tuple[Dataset, Flo
     return (train if len(rows) == len(train.ids) else train.take(rows)), found.features
 
 
-def _claim(settings: Settings) -> None:
-    """Makes the work folder this run's; ValueError in every process where it is another's."""
-    problem = None
-    path = settings.workdir / "config.json"
-    if is_main():
+_REMEDY = "pass another --workdir, or --no-resume to start over in it"
+
+
+def _claim(settings: Settings, held: ExitStack) -> None:
+    """Makes the work folder this run's as long as `held` is open; ValueError in every process where it is another's."""
+
+    def claim() -> None:
+        held.enter_context(records.owned(settings.workdir))
+        path = settings.workdir / "config.json"
         if settings.given.resume:
-            try:
-                remedy = "pass another --workdir, or --no-resume to start over in it"
-                records.claim(path, settings.identity(), remedy=remedy)
-            except ValueError as error:
-                problem = str(error)
-        elif path.exists():
-            for old in settings.workdir.glob("seed*"):
+            records.claim(path, settings.identity(), remedy=_REMEDY)
+        for old in () if settings.given.resume else settings.workdir.glob("seed*"):
+            if path.exists() or (old / _IDENTITY).exists():
                 shutil.rmtree(old)
-        if problem is None:
-            records.write_json(path, settings.as_json())
-    problem = agree(problem)
-    if problem:
-        raise ValueError(problem)
+        records.write_json(path, settings.as_json())
+
+    _in_main(claim)
+
+
+_IDENTITY = "identity.json"
+
+
+def _before(folder: Path, identity: dict[str, Any]) -> dict[str, Any]:
+    """What is finished of a seed; makes its folder this run's, ValueError in every process where it is another's."""
+
+    def read() -> dict[str, Any]:
+        done = records.read_json(folder / "results.json")
+        begun = records.read_json(folder / _IDENTITY)
+        if begun is None and (done is not None or any(folder.glob("*/checkpoints"))):
+            begun = (done or {}).get("identity", {})
+        for before in (begun, done and done.get("identity", {})):
+            records.check_identity(folder, before, identity, remedy=_REMEDY)
+        records.write_json(folder / _IDENTITY, identity)
+        return done or {"test": {}, "T_error": {}, "seconds": {}}
+
+    return _in_main(read)
+
+
+def _in_main(act: Callable[[], Any]) -> Any:
+    """What `act` gives in process 0, in every process; what it raises becomes a ValueError in all the others."""
+    found, problem = None, None
+    if is_main():
+        try:
+            found = act()
+        except (OSError, ValueError) as error:
+            problem = error
+    said = agree(problem and str(problem))
+    if said is not None:
+        raise problem or ValueError(f"process 0: {said}")
+    return agree(found)

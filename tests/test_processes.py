@@ -73,6 +73,24 @@ def test_a_wrong_cell_in_one_share_ends_both_processes_with_one_line(files, star
     assert said[1] == "mlt: labels: row 1500, column 2 is 2; pass 0 or 1\n"
 
 
+@pytest.mark.parametrize("what", ["labels", "aggregate"])
+def test_processes_with_other_data_or_another_rule_are_refused_before_they_count(files, start, what):
+    folder, labels, _ = files
+    np.save(folder / "other.npy", labels[:, ::-1])
+
+    def words(k):
+        name = "other.npy" if k and what == "labels" else "labels.npy"
+        rule = "mean" if k and what == "aggregate" else "joint"
+        return ["-m", "mlt_jax.cli", "estimate", str(folder / name), "--selected", str(folder / "selected.npy"),
+                "--aggregate", rule, "--out", str(folder / "T.npz")]  # fmt: skip
+
+    pair = [start(k, words(k)) for k in (0, 1)]
+    said = [process.communicate()[1] for process in pair]
+    assert [process.returncode for process in pair] == [2, 2]
+    assert said == [f"mlt: {what}: process 1 has other than process 0; give all processes the same\n"] * 2
+    assert not (folder / "T.npz").exists()
+
+
 # Joins, then process 1 kills itself where it is told to; process 0 must not wait for ever.
 VICTIM = """
 import os, signal

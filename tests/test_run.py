@@ -301,10 +301,28 @@ def test_methods_on_maps_share_a_frozen_backbone_with_those_on_their_mean(images
     small = dict(epochs=2, seeds=(0,), batch_size=32, methods=("Standard", "CSRA+Reweight"), workdir=tmp_path / "run")
     found = run(Config(dataset="folder", data_dir=images, **frozen, **small))
     assert set(found["test"]) == {"Standard", "CSRA+Reweight"}
-    assert {np.load(path, mmap_mode="r").ndim for path in (tmp_path / "maps").glob("*.npy")} == {4}
+    assert {np.load(path, mmap_mode="r").ndim for path in (tmp_path / "maps").glob("*[!s].npy")} == {5}
     assert set(found["T_error"]) == {"auto (csra)", "identity"}
     with np.load(tmp_path / "run" / "seed0" / "CSRA+Reweight" / "weights.npz") as saved:
         assert all(name.startswith("head.") for name in saved)
+
+
+def test_a_tail_is_trained_on_kept_maps_and_saved_as_a_whole_network(images, tmp_path, capsys):
+    model = build("small", num_classes=3, key=jax.random.key(0))
+    weights = save(tmp_path / "small", "small", model.params, model.stats, model.preprocess)
+    tail = dict(model="small", pretrained=str(weights), backbone="tail", cache=tmp_path / "maps", image_size=32)
+    small = dict(epochs=1, seeds=(0,), batch_size=32, methods=("Standard", "Reweight"), workdir=tmp_path / "run")
+    found = run(Config(dataset="folder", data_dir=images, views=2, learning_rate=1e-3, **tail, **small))
+    assert set(found["test"]) == {"Standard", "Reweight"}
+    assert set(found["T_error"]) == {"auto", "identity"}
+    assert "features of the pretrained network" in capsys.readouterr().out
+    shapes = {np.load(path, mmap_mode="r").shape for path in (tmp_path / "maps").glob("*[!s].npy")}
+    assert shapes == {(180, 2, 4, 4, 64), (40, 1, 4, 4, 64), (180, 1, 128)}
+    after = load_file(tmp_path / "run" / "seed0" / "Reweight" / "weights.safetensors")
+    before = load_file(weights)
+    moved = {name.split(".")[0] for name in before if not np.array_equal(before[name], after[name])}
+    assert after.keys() == before.keys()
+    assert moved == {"layer4", "fc"}
 
 
 PLUGIN = """

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from mlt_jax.estimator.counts import Groups, group_means, own_sizes
 from mlt_jax.estimator.sums import sums
@@ -110,8 +110,8 @@ def fit(cloud: Cloud, *, bounded: bool = True) -> Float[Array, "2"]:
     return theta[jnp.argmax(score)]
 
 
-def correlated(cloud: Cloud, overlap: Float[Array, ""]) -> tuple[Bool[Array, ""], Int[Array, ""]]:
-    """Whether S+ and S- differ significantly (5 %), without which T is not identifiable; in how many partners.
+def correlated(cloud: Cloud, overlap: Float[Array, ""]) -> Bool[Array, ""]:
+    """Whether S+ and S- differ significantly (5 %), without which T is not identifiable, by whatever rule.
 
     If none differs, the sum of the d chi-squares has mean d and variance 2 tr(R^2), where R has the correlations of the
     partners with each other: with d copies of one label it is d times one chi-square. So it is compared with the
@@ -123,7 +123,7 @@ def correlated(cloud: Cloud, overlap: Float[Array, ""]) -> tuple[Bool[Array, ""]
     dimension = jnp.maximum(cloud.dimension, 1)
     factor = 1 + (dimension - 1) * overlap  # tr(R^2) / d
     p_value = _chi_square_tail(cloud.contrast / factor, dimension / factor)
-    return (p_value < _LEVEL) & (cloud.dimension > 0), cloud.partners.astype(jnp.int32)
+    return (p_value < _LEVEL) & (cloud.dimension > 0)
 
 
 def _chi_square_tail(x: Float[Array, ""], freedom: Float[Array, ""]) -> Float[Array, ""]:

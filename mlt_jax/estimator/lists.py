@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sp
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int64, Shaped
 from tqdm import tqdm
 
 from mlt_jax.estimator import line
@@ -42,7 +42,7 @@ _BITS = 21
 MOST_POSITIVES = 2**_BITS - 1
 _ONE = np.array([1, 1 << _BITS, 1 << 2 * _BITS], np.int64)
 _PAY = 0.25  # pairs that lists add up in the time that tables take for one of q x q
-_PAIRS_AT_ONCE = 2**18  # whose lists fit the cache
+_PAIRS_AT_ONCE = 2**17  # whose lists fit the cache
 _ERROR_BYTES = 160  # and `list_errors` for each class of a block and each label, and each example
 _BYTES_PER_PAIR = 160  # what a block holds at most for each pair of labels in an example
 
@@ -90,12 +90,13 @@ class Cells(NamedTuple):
 def list_cells(labels: SparseLabels, mask: SparseMask) -> Cells:
     """What `count_lists` and `list_clouds` work on."""
     y = labels.by_example
-    kind = (y + mask.cells + mask.cells).tocsc()  # 1: positive, 2: stored, 3: both
+    stored = sp.csr_array((2 * mask.cells.data, *_pattern(mask.cells)), shape=y.shape)
+    kind = (y + stored).tocsc()  # 1: positive, 2: stored, 3: both
     code = _ONE[np.array([0, 0, 2, 1])][kind.data]
     by_class = sp.csr_array((code, kind.indices, kind.indptr), shape=kind.shape[::-1])
     by_example = sp.csr_array((np.ones(y.nnz, np.int64), y.indices, y.indptr), shape=y.shape)
-    ends = np.cumsum(np.diff(y.indptr)[by_class.indices], dtype=np.int64)
-    work = np.concatenate([np.zeros(1, np.int64), ends])[by_class.indptr]
+    once = sp.csr_array((np.ones(kind.nnz, np.int8), *_pattern(by_class)), shape=by_class.shape)
+    work = np.concatenate([np.zeros(1, np.int64), np.cumsum(once @ np.diff(y.indptr).astype(np.int64))])
     return Cells(by_class, by_example, work, mask.selected)
 
 
@@ -168,7 +169,8 @@ def estimate_listed(
 def _conclude(clouds: line.Cloud, fallback: Any, min_selected: int) -> TransitionEstimate:
     dtype = jnp.result_type(float)
     other = None if fallback is None else as_transition(fallback, len(clouds.size), name="fallback")
-    return conclude_all(line.Cloud(*(jnp.asarray(x, dtype) for x in clouds)), None, other, min_selected=min_selected)
+    cast: Any = [np.asarray(x, dtype) for x in clouds]
+    return conclude_all(line.Cloud(*cast), None, other, min_selected=min_selected)
 
 
 def list_clouds(source: Cells | Lists, *, assume: str, max_memory: int = 2**30) -> line.Cloud:
@@ -225,7 +227,9 @@ class _Common(NamedTuple):
 
     partner: Float[np.ndarray, "q"]  # m
     weight: Float[np.ndarray, "q"]  # w, 0 for a label that is always or never 1
-    squares: Float[np.ndarray, "q"]  # w m^2, sorted
+    weighted: Float[np.ndarray, "q"]  # w m
+    spread: Float[np.ndarray, "q"]  # 1 / sqrt(w)
+    reach: Float[np.ndarray, "q"]  # m sqrt(w), sorted
     total: int
     place: list[int]  # see `_place`
     assume: str
@@ -235,48 +239,43 @@ def _common(partner: np.ndarray, total: int, selected: bool, assume: str) -> _Co
     m = partner.astype(float)
     varied = m * (total - m)
     weight = np.where(varied > 0, float(total) ** 2 / np.maximum(varied, 1), 0)
-    return _Common(m, weight, np.sort(weight * m**2), total, _place(selected, assume), assume)
+    spread = np.where(varied > 0, np.sqrt(varied) / total, np.inf)
+    return _Common(m, weight, weight * m, spread, np.sort(m / spread), total, _place(selected, assume), assume)
 
 
 def _place(selected: bool, assume: str) -> list[int]:
     """Which group each of the three lists is, and the rest: S+, S-, U+, U- are 0 to 3."""
-    return [0, 2, 3, 1] if not selected else [2, 0, 3, 1] if assume == "partial" else [2, 0, 1, 3]
+    positive = [0, 2] if assume == "missing" or not selected else [2, 0]
+    return [*positive, *([1, 3] if selected and assume != "partial" else [3, 1])]
 
 
 def _clouds(common: _Common, first: int, counts: Any, sizes: Int64[np.ndarray, "rows 3"]) -> line.Cloud:
-    """Clouds of the classes from `first` on."""
+    """Clouds of the classes from `first` on.
+
+    Sums first include the class as its own partner, which is in its lists as often as these are long, and then lose it.
+    """
     n, place = common.total, common.place
-    rows = np.diff(counts.indptr)
-    classes = np.arange(first, first + len(rows))
-    listed = [x.astype(float) for x in _unpacked(counts.data)]
+    rows = len(sizes)
+    classes = np.arange(first, first + rows)
     size = np.append(sizes, n - sizes.sum(1, keepdims=True), axis=1).astype(float)
     if common.assume == "missing":  # all positives count as selected
-        chosen, other = place.index(0), place.index(2)
-        listed[chosen], listed[other] = listed[0] + listed[1], np.zeros_like(listed[0])
-        size[:, chosen], size[:, other] = size[:, 0] + size[:, 1], 0
+        size[:, 0], size[:, 1] = size[:, 0] + size[:, 1], 0
     if common.assume == "partial":  # all negatives do: they are the rest
-        listed[2], size[:, 3], size[:, 2] = np.zeros_like(listed[2]), size[:, 3] + size[:, 2], 0
+        size[:, 3], size[:, 2] = size[:, 3] + size[:, 2], 0
+    lists = _split(counts, common.assume)
 
-    m, w = common.partner[counts.indices], common.weight[counts.indices]
-    w[np.repeat(classes, rows) == counts.indices] = 0  # a class is not its own partner
-    weighted = [w * x if x.any() else None for x in listed]
+    def per_class(values: np.ndarray, where: _List, factor: np.ndarray) -> np.ndarray:
+        return sp.csr_array((values, where.indices, where.ends), shape=counts.shape) @ factor
 
-    def per_class(values: np.ndarray) -> np.ndarray:
-        """Sums over the list of each class."""
-        total = np.zeros(len(rows))
-        if len(values):
-            total[rows > 0] = np.add.reduceat(values, counts.indptr[:-1][rows > 0])
-        return total
-
-    own = common.weight[classes] * common.partner[classes] ** 2
-    constant = (common.squares.sum() - own) / n**2
-    linear = [0 if v is None else per_class(v * m) / n for v in weighted]
-    inner = np.zeros((len(rows), 4, 4))
-    for g in range(3):
-        for h in range(g, 3):
-            v = weighted[h]
-            product = 0 if weighted[g] is None or v is None else per_class(listed[g] * v)
-            centred = product - size[:, g] * linear[h] - size[:, h] * linear[g] + size[:, g] * size[:, h] * constant
+    m, w = common.partner[classes], common.weight[classes]
+    constant = ((common.weighted * common.partner).sum() - w * m**2) / n**2
+    own = size[:, :3] * (np.arange(3) < 2)  # how often the class is in its own lists
+    linear = [(per_class(x.counts, x, common.weighted) - w * m * own[:, g]) / n for g, x in enumerate(lists)]
+    inner = np.zeros((rows, 4, 4))
+    for h, x in enumerate(lists):
+        for g in range(h + 1):
+            product = per_class(x.counts * x.beside[g], x, common.weight) - w * own[:, g] * own[:, h]
+            centred = product + size[:, g] * size[:, h] * constant - size[:, g] * linear[h] - size[:, h] * linear[g]
             inner[:, g, h] = inner[:, h, g] = centred
     inner[:, 3, :3] = inner[:, :3, 3] = -inner[:, :3, :3].sum(1)
     inner[:, 3, 3] = inner[:, :3, :3].sum((1, 2))
@@ -288,21 +287,82 @@ def _clouds(common: _Common, first: int, counts: Any, sizes: Int64[np.ndarray, "
     contrast = gain * (
         inner[:, 0, 0] * per[:, 0] ** 2 - 2 * inner[:, 0, 1] * per[:, 0] * per[:, 1] + inner[:, 1, 1] * per[:, 1] ** 2
     )
-    least = line.CHI2_95 / np.maximum(gain, 1e-30)  # where nothing was counted no partner differs
-    groups = [*listed, None]
-    in_neg = m - listed[0] - listed[1] - listed[2] if order[1] == 3 else groups[order[1]]
-    gap = groups[order[0]] * np.repeat(per[:, 0], rows) - in_neg * np.repeat(per[:, 1], rows)
-    partners = per_class(w * gap**2 > np.repeat(least, rows))
-    if order[1] == 3:  # S- is the rest and has the labels that no list has
-        far = least * size[:, 1] ** 2
-        alone = len(common.squares) - np.searchsorted(common.squares, far, side="right")
-        square = common.weight[counts.indices] * m**2
-        partners += alone - per_class(square > np.repeat(far, rows))
     root = np.sqrt(per)
     gram = np.where((size > 0)[:, :, None] & (size > 0)[:, None], inner * root[:, :, None] * root[:, None], 0)
     dimension = (common.weight > 0).sum() - (common.weight[classes] > 0)
+    partners = _differing(common, classes, counts, lists, order, size)
     found: Any = (size, size, gram, dimension.astype(float), contrast, partners)
     return line.Cloud(*found)
+
+
+class _List(NamedTuple):
+    """One of the three lists of some classes: csr, rows in the order of the classes."""
+
+    counts: Float[np.ndarray, "k"]
+    indices: Shaped[np.ndarray, "k"]
+    ends: Shaped[np.ndarray, "rows+1"]
+    at: Any  # where its pairs are among those of all lists
+    beside: list[np.ndarray]  # counts of the same pairs in the lists up to this one
+
+
+def _split(counts: Any, assume: str) -> list[_List]:
+    """The three lists; most pairs are in one of them only."""
+    first = (counts.data & MOST_POSITIVES).astype(float)
+    lists = [_List(first, counts.indices, counts.indptr, slice(None), [first])]
+    for g in (1, 2):
+        at = np.flatnonzero(counts.data & MOST_POSITIVES << g * _BITS)
+        if assume == "missing" and g == 1:
+            first[at] += counts.data[at] >> _BITS & MOST_POSITIVES
+        if (assume, g) in (("missing", 1), ("partial", 2)):
+            at = at[:0]
+        packed = counts.data[at]
+        ends = np.searchsorted(at, counts.indptr).astype(counts.indptr.dtype)
+        x, y = (each.astype(float) for each in (packed >> g * _BITS & MOST_POSITIVES, packed >> _BITS & MOST_POSITIVES))
+        beside = [first[at], *([x] if g == 1 else [np.zeros_like(x) if assume == "missing" else y, x])]
+        lists.append(_List(x, counts.indices[at], ends, at, beside))
+    return lists
+
+
+def _differing(
+    common: _Common,
+    classes: np.ndarray,
+    counts: Any,
+    lists: list[_List],
+    order: np.ndarray,
+    size: Float[np.ndarray, "rows 4"],
+) -> Float[np.ndarray, "rows"]:
+    """How many partners of each class differ between S+ and S- at 95 %; these are the lists `order[:2]`, 3 is the rest.
+
+    The difference is in units of S-'s share of one example: `ratio` is how many of them one of S+ has.
+    """
+    number = np.diff(counts.indptr)
+    ratio = np.maximum(size[:, 1], 1) / np.maximum(size[:, 0], 1)
+    gain = size[:, 0] * size[:, 1] / np.maximum(size[:, 0] + size[:, 1], 1)
+    least = np.sqrt(line.CHI2_95 / np.maximum(gain, 1e-30)) * np.maximum(
+        size[:, 1], 1
+    )  # where nothing was counted: none
+    rest = order[1] == 3  # S- has the labels that no list has, too
+    m = common.partner[counts.indices]
+    if rest:
+        gap = lists[0].counts - m
+        for x in lists[1:]:
+            gap[x.at] += x.counts
+    else:
+        gap = np.zeros(len(m))
+        gap[lists[order[1]].at] -= lists[order[1]].counts
+    chosen = lists[order[0]]
+    gap[chosen.at] += chosen.counts * np.repeat(ratio, np.diff(chosen.ends))
+    limit = common.spread[counts.indices]
+    limit *= np.repeat(least, number)
+
+    def per_class(true: np.ndarray) -> np.ndarray:
+        return np.diff(np.searchsorted(np.flatnonzero(true), counts.indptr))
+
+    own = size[:, 0] * ratio > least * common.spread[classes]
+    found = per_class(np.abs(gap, out=gap) > limit) - own
+    if rest:
+        found += len(common.reach) - np.searchsorted(common.reach, least, side="right") - per_class(m > limit)
+    return found.astype(float)
 
 
 def list_errors(

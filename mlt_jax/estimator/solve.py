@@ -94,14 +94,13 @@ def conclude(cloud: line.Cloud, choice: Choice | None, overlap: Float[Array, ""]
     if choice is None:
         theta = line.fit(cloud)
         rates, prior = line.rates(cloud.size, theta)
-        identified, partners = line.correlated(cloud, overlap)
-        valid = cloud.dimension > 0
+        partners, valid = cloud.partners.astype(jnp.int32), cloud.dimension > 0
     else:
         rates, prior, partners = choice
         theta = line.shares(cloud.size, rates, prior)
-        identified = valid = partners > 0
+        valid = partners > 0
     valid &= jnp.all(jnp.isfinite(rates)) & (jnp.sum(rates) < 1)
-    return Solution(rates, prior, partners, line.misfit(cloud, theta), valid, valid & identified)
+    return Solution(rates, prior, partners, line.misfit(cloud, theta), valid, valid & line.correlated(cloud, overlap))
 
 
 def class_groups(tables: Tables, assume: str) -> tuple[list[Array], list[Array]]:
@@ -175,7 +174,7 @@ def conclude_all(
     from_rule = solution.valid if fallback is None else solved
     other = as_matrices(guess) if fallback is None else fallback
     T = jnp.where(from_rule[:, None, None], as_matrices(solution.rates), other)
-    frequency = (sizes[:, 0] + sizes[:, 2]) / jnp.sum(sizes, axis=1)
+    frequency = (sizes[:, 0] + sizes[:, 2]) / jnp.maximum(jnp.sum(sizes, axis=1), 1)
     return TransitionEstimate(
         T=T,
         prior=jnp.where(from_rule, solution.prior, implied_prior(T, frequency)),

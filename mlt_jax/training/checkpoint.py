@@ -3,9 +3,12 @@
 The only file that knows orbax.
 """
 
+import errno
 import hashlib
 import json
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +51,8 @@ class Checkpoints:
             tree=ocp.args.StandardSave(host),
             record=ocp.args.JsonSave({"record": record, "digest": _digest(host, record)}),
         )
-        self._manager.save(self._next, args=args)
+        with _disk_errors():
+            self._manager.save(self._next, args=args)
         self._next += 1
 
     def restore(self, template: PyTree) -> tuple[PyTree, dict[str, Any]] | None:
@@ -62,8 +66,9 @@ class Checkpoints:
     def close(self) -> None:
         """Waits for writing to end."""
         if self._manager is not None:
-            self._manager.wait_until_finished()
-            self._manager.close()
+            with _disk_errors():
+                self._manager.wait_until_finished()
+                self._manager.close()
 
     def _read(self, template: PyTree) -> tuple[PyTree, dict[str, Any]] | None:
         assert self._manager is not None
@@ -85,6 +90,23 @@ class Checkpoints:
                     self._manager.delete(other)
                 return jax.tree.map(_from_host, found.tree, template), found.record["record"]
         return None
+
+
+# How tensorstore says what the operating system said.
+_SAID = {"No space left": errno.ENOSPC, "quota exceeded": errno.EDQUOT, "File too large": errno.EFBIG,
+         "Permission denied": errno.EACCES, "Read-only file system": errno.EROFS}  # fmt: skip
+
+
+@contextmanager
+def _disk_errors() -> Iterator[None]:
+    """Errors of the disk as OSError, whatever orbax made of them."""
+    try:
+        yield
+    except Exception as error:
+        for words, number in _SAID.items():
+            if words in str(error) and not isinstance(error, OSError):
+                raise OSError(number, words) from error
+        raise
 
 
 def _to_host(leaf: Any) -> np.ndarray:

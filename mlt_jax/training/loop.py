@@ -93,7 +93,7 @@ class Engine:
     Args:
       make_model: (name of a head, key) -> model.
       schedule: the paper's for VOC by default.
-      images: whether examples are images for a whole network, not features for a head alone.
+      images: whether examples are images for a whole network, or maps for its tail, not features for a head alone.
       rates: learning rates of the heads that have their own.
       accumulate: into how many parts each batch is cut to save memory.
       options: of `data.batches`, for images.
@@ -349,7 +349,9 @@ class _Training:
         self.session.seconds[self.name] = self.at.seconds
         params, stats = self.tree["best"]
         if self.folder is not None and is_main():
-            save(self.folder / "weights", self.model.name, params, stats, self.model.preprocess)
+            params_fixed, stats_fixed = self.model.fixed  # the file of a tail is a whole network
+            whole = (params_fixed | params, stats_fixed | stats)
+            save(self.folder / "weights", self.model.name, *whole, self.model.preprocess)
         return Fit(params, stats, math.nan if self.at.best_map is None else self.at.best_map, self.at.best_epoch)
 
     def _run_epoch(self, epoch: int, checkpoints: Checkpoints | None, log: Log | None) -> None:
@@ -389,7 +391,8 @@ class _Training:
         slot = epoch - (self.schedule.sample_epoch - self.schedule.kept_epochs)
         kept = 0 <= slot < self.schedule.kept_epochs
         if kept or better.any():
-            logits = self.feed.predict(*now, self.task.train)
+            # As the released code does: through the training transform, which its estimator and Dual-T then read.
+            logits = self.feed.predict(*now, self.task.train, drawn=(self.session.seed, epoch))
             # Copies: a checkpoint of the arrays as they were may be under way.
             history, probs, least = (np.array(self.tree[name]) for name in ("history", "probs", "class_least"))
             least[better] = loss.mean(axis=0)[better]

@@ -1,16 +1,20 @@
 """What a run leaves in its folder: JSON, metrics by line, TensorBoard events, T with class names; and its table."""
 
 import csv
+import errno
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock, Timeout
 from tensorboardX import SummaryWriter
 
+from mlt_jax.outputs import atomic
 from mlt_jax.processes import is_main
 from mlt_jax.transition import Status, TransitionEstimate
 
@@ -24,8 +28,40 @@ def slug(name: str) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """What `write_json` wrote there, or None."""
-    return json.loads(path.read_text()) if path.exists() else None
+    """What `write_json` wrote there, or None; ValueError where the file is broken."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    except ValueError as error:
+        raise ValueError(
+            f"{path}: is no whole JSON file ({error}); delete it and give the same command again, which goes on from "
+            "what else is there"
+        ) from None
+
+
+# What the disk or its rights do to a run, not its data.
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
+
+
+@contextmanager
+def owned(folder: Path) -> Iterator[None]:
+    """Makes the folder and keeps other runs out of it; a failure to write there says what to do.
+
+    Raises:
+      ValueError: another process is at work in it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / ".lock", timeout=0):
+            yield
+    except Timeout:
+        raise ValueError(f"workdir: another run is at work in {folder}; wait, or pass another --workdir") from None
+    except OSError as error:
+        if error.errno in _DISK:
+            error.add_note(
+                f"(while writing to {folder}: free space or give the right to write there, then give the same command "
+                "again: it goes on where it was; or pass another --workdir)"
+            )
+        raise
 
 
 def claim(path: Path, identity: dict[str, Any], *, remedy: str) -> None:
@@ -36,19 +72,22 @@ def claim(path: Path, identity: dict[str, Any], *, remedy: str) -> None:
       identity: what makes a run this run; other entries of the file do not count.
       remedy: what the error asks the user to do.
     """
-    before = read_json(path)
+    check_identity(path.parent, read_json(path), identity, remedy=remedy)
+
+
+def check_identity(folder: Path, before: dict[str, Any] | None, identity: dict[str, Any], *, remedy: str) -> None:
+    """Raises ValueError where `before`, which the folder says of its run, is not this run's; None: it says nothing."""
     other = [] if before is None else [name for name in identity if identity[name] != before.get(name)]
     if other:
-        raise ValueError(f"workdir: {path.parent} holds a run with other {', '.join(other)}; {remedy}")
+        what = f"a run with other {', '.join(other)}" if before else "a run that does not say what it is of"
+        raise ValueError(f"workdir: {folder} holds {what}; {remedy}")
 
 
 def write_json(path: Path, value: Any) -> None:
     """Writes the file whole or not at all; in process 0 only."""
     if is_main():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(path.name + ".part")
-        draft.write_text(json.dumps(value, indent=2) + "\n")
-        os.replace(draft, path)
+        with atomic(path, encoding="utf-8") as file:
+            file.write(json.dumps(value, indent=2) + "\n")
 
 
 def write_transition(
@@ -57,13 +96,12 @@ def write_transition(
     """`NAME.npz` (see `TransitionEstimate.load`) and `NAME.csv`, one row per class."""
     if not is_main():
         return
-    folder.mkdir(parents=True, exist_ok=True)
     found.save(folder / f"{name}.npz")
     header = ["class", "rho_neg", "rho_pos", "stderr_neg", "stderr_pos", "prior", "status", "partners"]
     columns = [found.rho_neg, found.rho_pos, *np.asarray(found.stderr).T, found.prior]
     if true_T is not None:
         header += ["true_rho_neg", "true_rho_pos"]
-    with (folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
+    with atomic(folder / f"{name}.csv", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
         table.writerow(header)
         for j, label in enumerate(classes):
@@ -79,7 +117,14 @@ class Log:
         self._file = self._events = None
         if is_main():
             folder.mkdir(parents=True, exist_ok=True)
-            self._file = (folder / "metrics.jsonl").open("ab")
+            path = folder / "metrics.jsonl"
+            self._file = path.open("ab")
+            if (size := os.fstat(self._file.fileno()).st_size) < start:
+                self._file.close()
+                raise ValueError(
+                    f"{path}: has {size} bytes, and had {start} when its checkpoint was written; put it back, or "
+                    f"delete {folder} and give the same command again: this training starts over, the others stay"
+                )
             self._file.truncate(start)
             self._events = SummaryWriter(str(folder / "events"), purge_step=step + 1 if start else None)
 
@@ -109,13 +154,14 @@ class Log:
 
 
 def summarize(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Means (and standard deviations over seeds) of the results of all seeds."""
+    """Means (and standard deviations over seeds) of the results of all seeds, of what all of them have."""
 
     def over(*keys: str) -> dict[str, Any]:
         each = list(results)
         for key in keys:
             each = [result[key] for result in each]
-        values = {name: np.array([result[name] for result in each], float) for name in each[0]}
+        shared = [name for name in each[0] if all(name in result for result in each)]
+        values = {name: np.array([result[name] for result in each], float) for name in shared}
         return {name: {"mean": float(x.mean()), "std": float(x.std())} for name, x in values.items()}
 
     test = {method: {name: over("test", method)[name] for name in COLUMNS} for method in results[0]["test"]}

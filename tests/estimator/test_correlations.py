@@ -71,11 +71,12 @@ def test_small_problems_have_a_status_and_a_valid_T(aggregate, shape):
     assert (status == expected).all()
 
 
-def test_labels_without_any_partner_are_unidentifiable():
+@pytest.mark.parametrize("aggregate", AGGREGATES)
+def test_labels_without_any_partner_are_unidentifiable(aggregate):
     rng = np.random.default_rng(0)
     clean = (rng.random((5000, 40)) < 0.3).astype(np.uint8)
     labels = flip(rng, clean, 0.1, 0.2)
-    status = all_finite(estimate_all(labels, labels == clean))
+    status = all_finite(estimate_all(labels, labels == clean, aggregate=aggregate))
     assert (status == Status.UNIDENTIFIABLE).mean() > 0.8  # 95 % are expected, for chance passes 5 %
 
 

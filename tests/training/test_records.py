@@ -1,3 +1,4 @@
+import errno
 import json
 
 import jax.numpy as jnp
@@ -6,7 +7,7 @@ import pytest
 
 from mlt_jax import TransitionEstimate
 from mlt_jax.training import records
-from mlt_jax.training.records import Log, claim, read_json, slug, summarize, table, write_json, write_transition
+from mlt_jax.training.records import Log, claim, owned, read_json, slug, summarize, table, write_json, write_transition
 
 
 def test_names_become_paths_and_different_names_stay_different():
@@ -58,6 +59,24 @@ def test_lines_after_the_last_checkpoint_are_cut_off(tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert lines == [{"epoch": 1, "loss": 0.5}, {"epoch": 2, "loss": 0.3}]
     assert list((tmp_path / "events").glob("events.*"))
+
+
+def test_lines_that_were_there_at_the_checkpoint_are_not_made_up(tmp_path):
+    (tmp_path / "metrics.jsonl").write_bytes(b"{}\n")
+    with pytest.raises(ValueError, match=r"metrics.jsonl: has 3 bytes, and had 9 when its checkpoint was written"):
+        Log(tmp_path, start=9, step=1)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == b"{}\n"
+
+
+def test_a_folder_is_one_run_s_at_a_time_and_a_full_disk_says_what_to_do(tmp_path):
+    with owned(tmp_path / "run"), pytest.raises(ValueError, match="another run is at work"), owned(tmp_path / "run"):
+        pass
+    with pytest.raises(OSError, match="full") as caught, owned(tmp_path / "run"):
+        raise OSError(errno.ENOSPC, "full")
+    assert "it goes on where it was" in caught.value.__notes__[0]
+    with pytest.raises(FileNotFoundError) as caught, owned(tmp_path / "run"):
+        raise FileNotFoundError(errno.ENOENT, "no data")
+    assert not hasattr(caught.value, "__notes__")
 
 
 def test_a_summary_is_means_over_seeds_and_its_table_says_them():
