@@ -17,7 +17,7 @@ from mlt_jax.models import build
 from mlt_jax.paper.methods import METHODS
 from mlt_jax.training.loop import compile_step
 from mlt_jax.training.optimizers import make_optimizer
-from mlt_jax.training.step import data_mesh, init_state
+from mlt_jax.training.step import data_mesh, init_state, make_train_step
 
 N, Q = 64, 4
 
@@ -54,6 +54,11 @@ def test_cross_fitted_heads_and_curves_lower():
     lowered(_fit_all, bins, of(jnp.float32, 2), of(jnp.float32, 2))
 
 
+def empty_batch(*count):
+    batch = {"inputs": np.zeros((*count, 64, 64, 3), np.uint8), "labels": np.zeros((*count, 20), np.uint8)}
+    return batch | {"index": np.zeros(count, np.int32), "weight": np.zeros(count, np.float32)}
+
+
 @pytest.mark.slow
 def test_the_sharded_train_step_of_resnet50_lowers_and_takes_its_states_memory():
     model, rule = build("resnet50", num_classes=20, key=jax.random.key(0), conv="lax"), make_optimizer(1e-4)
@@ -63,13 +68,33 @@ def test_the_sharded_train_step_of_resnet50_lowers_and_takes_its_states_memory()
     def spec(leaf, sharding):
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
-    batch = {"inputs": np.zeros((16, 64, 64, 3), np.uint8), "labels": np.zeros((16, 20), np.uint8)}
-    batch |= {"index": np.zeros(16, np.int32), "weight": np.zeros(16, np.float32)}
+    batch = empty_batch(16)
     args = [jax.tree.map(lambda leaf: spec(leaf, everywhere), state)]
     args.append({name: spec(leaf, cut) for name, leaf in batch.items()})
     T = jax.ShapeDtypeStruct((20, 2, 2), jnp.float32, sharding=everywhere)
     text, (after, metrics) = lowered(compile_step(model, METHODS["Reweight"], rule), *args, T)
     assert text.count("stablehlo.convolution") > 53
     assert len(re.findall("tf.aliasing_output|jax.buffer_donor", text)) >= len(jax.tree.leaves(state.params))
+    assert jax.tree.structure(after) == jax.tree.structure(state)
+    assert metrics["loss"].shape == ()
+
+
+@pytest.mark.slow
+def test_the_mapped_train_step_of_resnet50_lowers_and_sums_over_the_devices():
+    devices, rule = jax.local_device_count(), make_optimizer(1e-4)
+    model = build("resnet50", num_classes=20, key=jax.random.key(0), conv="lax", axis_name="data")
+    state = init_state(jax.random.key(0), model.params, model.stats, rule)
+
+    def step(state, batch, T):
+        def loss(outputs, labels):
+            return METHODS["Reweight"].loss(outputs, labels, T)
+
+        return make_train_step(model.apply, loss, rule, axis_name="data")(state, batch)
+
+    mapped = jax.pmap(step, axis_name="data", in_axes=(None, 0, None), out_axes=None)
+    args = jax.eval_shape(lambda *tree: tree, state, empty_batch(devices, 2), np.zeros((20, 2, 2), np.float32))
+    text, (after, metrics) = lowered(jax.jit(mapped), *args)
+    # Every gradient and every layer's statistics are summed.
+    assert text.count("stablehlo.all_reduce") > len(jax.tree.leaves(state.params))
     assert jax.tree.structure(after) == jax.tree.structure(state)
     assert metrics["loss"].shape == ()
