@@ -228,6 +228,9 @@ def main(args: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("mlt: interrupted", file=sys.stderr)
         return 130
+    except jax.errors.JaxRuntimeError:
+        processes.await_end()
+        raise
     return 0
 
 

@@ -134,6 +134,8 @@ def _call(port: int, count: int, timeout: float) -> dict[int, socket.socket]:
     for link in (*came.values(), *strangers):
         with suppress(OSError):
             link.sendall(f"{'all are here' if problem is None else problem}\n".encode())
+        if problem is not None:
+            link.close()
     if problem is not None:
         raise problem
     return came
@@ -146,8 +148,8 @@ def _listen(port: int) -> socket.socket:
         return socket.create_server(("", port), family=family, dualstack_ipv6=both, backlog=1024)
     except OSError as error:
         raise OSError(
-            f"coordinator: port {port} of this machine cannot be used ({error.strerror}); is there another process 0? "
-            "Start one only, or pass another port"
+            f"coordinator: port {port} of this machine cannot be used ({os.strerror(error.errno or 0)}); is there "
+            "another process 0? Start one only, or pass another port"
         ) from error
 
 
@@ -167,7 +169,9 @@ def _answer(host: str, port: int, count: int, own: int, timeout: float) -> socke
     while True:
         try:
             link = socket.create_connection((host, port), timeout=max(0.1, end - time.monotonic()))
-            break
+            if link.getsockname() != link.getpeername():
+                break
+            link.close()  # the system gave it the very port it looked for: it met itself
         except OSError as error:
             if time.monotonic() > end - 0.1:
                 raise TimeoutError(

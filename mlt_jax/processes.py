@@ -59,7 +59,7 @@ def join(
                 f"coordinator, num_processes, process_id: are {given}; pass all three, as in "
                 "--coordinator host:port --num-processes 2 --process-id 0, or none of them"
             )
-        _watch(roll_call(coordinator, num_processes, process_id, timeout), program)
+        _watch(roll_call(coordinator, num_processes, process_id, float(timeout)), program)
         jax.distributed.initialize(*given, **timeouts)
     elif _in_cluster():
         _watch(Peers({}), program)
@@ -113,12 +113,12 @@ def exit_code(program: str, main: Callable[[], Any]) -> int:
         print(f"{program}: {words}", file=sys.stderr)
         return 2
     except jax.errors.JaxRuntimeError:
-        _await_end()
+        await_end()
         raise
     return 0
 
 
-def _await_end() -> None:
+def await_end() -> None:
     """After an error of JAX: where another process is gone, what watches it knows in a moment, and ends this one."""
     if _peers is not None:
         time.sleep(GRACE)
@@ -223,6 +223,7 @@ def same(facts: dict[str, Any], *, timeout: float = 60) -> None:
             try:
                 theirs = said(str(k))
             except jax.errors.JaxRuntimeError:
+                await_end()
                 verdict = f"process {k} did not come within {timeout:g} s; see its output, then start all again"
                 break
             if other := [name for name in facts if theirs.get(name) != facts[name]]:
@@ -233,6 +234,7 @@ def same(facts: dict[str, Any], *, timeout: float = 60) -> None:
         try:
             verdict = said("verdict")
         except jax.errors.JaxRuntimeError as error:
+            await_end()
             raise TimeoutError(f"process 0 did not answer within {timeout:g} s; see its output") from error
     if verdict:
         raise (TimeoutError if "did not come" in verdict else ValueError)(verdict)
@@ -271,7 +273,7 @@ def add_up(tree: Any, *, timeout: float = 60) -> Any:
     try:
         return jax.tree.map(one, tree)
     except jax.errors.JaxRuntimeError as error:
-        _await_end()
+        await_end()
         raise ConnectionError(
             f"a process went away while {count} processes added up their counts; see its output, then start all again "
             f"({str(error).splitlines()[0]})"
@@ -289,6 +291,7 @@ def _meet(timeout: float) -> None:
     try:
         client.wait_at_barrier(f"mlt_jax.add_up.{next(_meetings)}", int(1000 * timeout))
     except jax.errors.JaxRuntimeError as error:
+        await_end()
         raise TimeoutError(
             f"process {jax.process_index()} waited {timeout:g} s for the others (of {jax.process_count()}): at least "
             "one died or is slower; see their output, then start all again, with a longer timeout if it was slow "

@@ -91,6 +91,29 @@ def test_processes_with_other_data_or_another_rule_are_refused_before_they_count
     assert not (folder / "T.npz").exists()
 
 
+# Both leave with an error; process 1 is slow, so that process 0, and JAX's service with it, is gone before it is.
+SLOW = """
+import sys, time
+import tyro
+from mlt_jax import processes
+def main(coordinator: str, num_processes: int, process_id: int):
+    processes.join(coordinator, num_processes, process_id, timeout=60)
+    said = processes._leave_last
+    if process_id == 1:
+        processes._leave_last = lambda: (said(), time.sleep(10))
+    print("the reason", file=sys.stderr)
+    processes.leave(2)
+tyro.cli(main)
+"""
+
+
+def test_who_leaves_is_not_aborted_when_process_0_is_gone_first(start):
+    pair = [start(k, ["-c", SLOW]) for k in (0, 1)]
+    said = [process.communicate()[1] for process in pair]
+    assert said == ["the reason\n"] * 2
+    assert [process.returncode for process in pair] == [2, 2]
+
+
 # Joins, then process `who` kills itself where it is told to; the others must not wait for ever.
 VICTIM = """
 import os, signal, sys
