@@ -18,7 +18,8 @@ def main(config: Config) -> None:
     """Joins the other processes, if there are any, and runs."""
     if cpu.alone():
         cpu.tune()
-    join(config.coordinator, config.num_processes, config.process_id)
+    where = config.coordinator, config.num_processes, config.process_id
+    join(*where, timeout=config.timeout, program="run.py")
     run(config)
 
 

@@ -70,7 +70,7 @@ class EstimateCommand:
     num_processes: Annotated[int | None, tyro.conf.arg(metavar="NUMBER")] = None
     process_id: Annotated[int | None, tyro.conf.arg(metavar="NUMBER")] = None
     timeout: int = 60
-    """seconds to wait for a process that does not answer"""
+    """seconds to wait for a process that does not come or answer; one that is killed is noticed at once"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -228,6 +228,9 @@ def main(args: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("mlt: interrupted", file=sys.stderr)
         return 130
+    except jax.errors.JaxRuntimeError:
+        processes.await_end()
+        raise
     return 0
 
 
@@ -236,7 +239,8 @@ def run_estimate(command: EstimateCommand) -> None:
     _check_choice("aggregate", command.aggregate, AGGREGATES)
     check_assume(command.assume)
     # Joined before any other call of JAX, which would start it for this process alone.
-    processes.join(command.coordinator, command.num_processes, command.process_id, timeout=command.timeout)
+    where = command.coordinator, command.num_processes, command.process_id
+    processes.join(*where, timeout=command.timeout, program="mlt")
     files = {name: processes.file_hash(getattr(command, name)) for name in ("labels", "selected", "unselected")}
     options = {name: getattr(command, name) for name in ("aggregate", "assume", "min_selected")}
     patience = float(command.timeout)

@@ -20,8 +20,8 @@ DEFAULT_METHODS = ("Standard", "Reweight", "Reweight-TrueT")
 # Where these differ, a run is another run: it may not go on from the same folder.
 # Its data counts by content, not by place; more seeds and methods extend it.
 _NOT_IDENTITY = (
-    "workdir", "resume", "plugins", "save_every", "workers", "coordinator", "num_processes", "process_id", "seeds",
-    "methods", "data_dir", "features", "labels", "cache",
+    "workdir", "resume", "plugins", "save_every", "workers", "coordinator", "num_processes", "process_id", "timeout",
+    "seeds", "methods", "data_dir", "features", "labels", "cache",
 )  # fmt: skip
 
 
@@ -112,6 +112,8 @@ class Config:
     """with --coordinator: how many there are"""
     process_id: int | None = None
     """with --coordinator: which one this is, from 0"""
+    timeout: int = 100
+    """seconds to wait for a process that does not come or answer; one that is killed is noticed at once"""
 
 
 @dataclass(frozen=True)

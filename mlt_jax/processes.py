@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,32 +20,69 @@ from typing import Any, NoReturn
 import jax
 import numpy as np
 
+from mlt_jax.peers import GRACE, Peers, Sifter, on_abort, roll_call
+
+_peers: Peers | None = None  # None: this process is alone
+_sifter: Sifter | None = None
+
 
 def join(
-    coordinator: str | None, num_processes: int | None, process_id: int | None, *, timeout: int | None = None
+    coordinator: str | None,
+    num_processes: int | None,
+    process_id: int | None,
+    *,
+    timeout: int,
+    program: str = "mlt_jax",
 ) -> None:
     """Connects this process to the others of its run; call it before anything else of JAX.
 
+    From then on the end of another process ends this one, with exit code 2 and one line that says which: at once where
+    it is killed or crashes, after `timeout` seconds where its machine vanishes.
+
     Args:
       coordinator, num_processes, process_id: host:port of process 0, the number of processes and this one's index. If
-        all are None, a launcher (Slurm, Kubernetes, MPI) provides them; without one the process runs alone.
-      timeout: seconds to wait for a process that does not connect, respond or shut down; JAX's defaults are minutes.
+        all are None, a launcher (Slurm, Kubernetes, MPI) provides them; without one the process runs alone. A
+        launcher's processes are watched by heartbeats only.
+      timeout: seconds to wait for a process that does not come, respond or shut down.
+      program: what the line begins with.
 
     Raises:
-      ValueError: only some of the first three are given.
+      ValueError: only some of the first three are given, or the processes disagree about them.
+      TimeoutError: process 0 cannot be reached, or a process did not come.
     """
     limits = ("initialization_timeout", "heartbeat_timeout_seconds", "shutdown_timeout_seconds")
-    timeouts: dict[str, Any] = {} if timeout is None else dict.fromkeys(limits, timeout)
+    timeouts: dict[str, Any] = dict.fromkeys(limits, timeout)
     given = (coordinator, num_processes, process_id)
     if any(value is not None for value in given):
-        if None in given:
+        if coordinator is None or num_processes is None or process_id is None:
             raise ValueError(
                 f"coordinator, num_processes, process_id: are {given}; pass all three, as in "
                 "--coordinator host:port --num-processes 2 --process-id 0, or none of them"
             )
+        _watch(roll_call(coordinator, num_processes, process_id, float(timeout)), program)
         jax.distributed.initialize(*given, **timeouts)
     elif _in_cluster():
+        _watch(Peers({}), program)
         jax.distributed.initialize(**timeouts)
+
+
+def _watch(peers: Peers, program: str) -> None:
+    """Ends this process by one line where another is gone, as its socket or JAX says, whichever is first."""
+    global _peers, _sifter
+    _peers, _sifter = peers, (sifter := Sifter())
+
+    def say(text: str) -> None:
+        sifter.quiet()
+        os.write(sifter.stderr, f"{program}: {text}\n".encode())
+
+    def aborted() -> None:
+        if peers.ending is not None:
+            os._exit(peers.ending)
+        if text := sifter.last_words():
+            peers.end(text, say)  # else C goes on to abort
+
+    on_abort(aborted)
+    peers.watch(say)
 
 
 def _in_cluster() -> bool:
@@ -74,7 +112,16 @@ def exit_code(program: str, main: Callable[[], Any]) -> int:
         words = " ".join(" ".join([str(error), *getattr(error, "__notes__", ())]).split())
         print(f"{program}: {words}", file=sys.stderr)
         return 2
+    except jax.errors.JaxRuntimeError:
+        await_end()
+        raise
     return 0
+
+
+def await_end() -> None:
+    """After an error of JAX: where another process is gone, what watches it knows in a moment, and ends this one."""
+    if _peers is not None:
+        time.sleep(GRACE)
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:
@@ -105,6 +152,9 @@ def leave(code: int) -> NoReturn:
     """
     sys.stdout.flush()
     sys.stderr.flush()
+    if _peers is not None and _sifter is not None:
+        _peers.leave(code)
+        _sifter.quiet()
     if code:
         with suppress(jax.errors.JaxRuntimeError):
             _leave_last()
@@ -173,6 +223,7 @@ def same(facts: dict[str, Any], *, timeout: float = 60) -> None:
             try:
                 theirs = said(str(k))
             except jax.errors.JaxRuntimeError:
+                await_end()
                 verdict = f"process {k} did not come within {timeout:g} s; see its output, then start all again"
                 break
             if other := [name for name in facts if theirs.get(name) != facts[name]]:
@@ -183,6 +234,7 @@ def same(facts: dict[str, Any], *, timeout: float = 60) -> None:
         try:
             verdict = said("verdict")
         except jax.errors.JaxRuntimeError as error:
+            await_end()
             raise TimeoutError(f"process 0 did not answer within {timeout:g} s; see its output") from error
     if verdict:
         raise (TimeoutError if "did not come" in verdict else ValueError)(verdict)
@@ -221,6 +273,7 @@ def add_up(tree: Any, *, timeout: float = 60) -> Any:
     try:
         return jax.tree.map(one, tree)
     except jax.errors.JaxRuntimeError as error:
+        await_end()
         raise ConnectionError(
             f"a process went away while {count} processes added up their counts; see its output, then start all again "
             f"({str(error).splitlines()[0]})"
@@ -238,6 +291,7 @@ def _meet(timeout: float) -> None:
     try:
         client.wait_at_barrier(f"mlt_jax.add_up.{next(_meetings)}", int(1000 * timeout))
     except jax.errors.JaxRuntimeError as error:
+        await_end()
         raise TimeoutError(
             f"process {jax.process_index()} waited {timeout:g} s for the others (of {jax.process_count()}): at least "
             "one died or is slower; see their output, then start all again, with a longer timeout if it was slow "

@@ -42,7 +42,7 @@ def _run(settings: Settings, held: ExitStack) -> dict[str, Any]:
     engine = None
     train, features = estimator_features(settings, train)
     identity = settings.identity() | {"data": [datasets.content_hash(data) for data in (train, test)]}
-    same(identity | {"seeds": list(config.seeds), "methods": list(config.methods)})
+    same(identity | {"seeds": list(config.seeds), "methods": list(config.methods)}, timeout=float(config.timeout))
     methods = _methods(config)
     results = []
     for seed in config.seeds:
