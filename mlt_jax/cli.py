@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import sys
 from collections.abc import Callable, Collection
+from functools import reduce
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -32,7 +33,8 @@ from mlt_jax.audit.issues import find_label_issues
 from mlt_jax.audit.propose import propose_cells
 from mlt_jax.audit.verified import Verified, recalibrate, refusal, verified
 from mlt_jax.estimator.assumption import MOST_TESTED, assumption_test
-from mlt_jax.estimator.counts import count
+from mlt_jax.estimator.correlations import estimate_all
+from mlt_jax.estimator.counts import check_inputs, count_checked
 from mlt_jax.estimator.raters import estimate_raters, rater_array
 from mlt_jax.estimator.solve import AGGREGATES, estimate_from_tables
 from mlt_jax.files.columns import Table
@@ -235,7 +237,7 @@ def main(args: list[str] | None = None) -> int:
 
 
 def run_estimate(command: EstimateCommand) -> None:
-    """Counts this process's rows, adds up the counts of all processes, solves; process 0 writes."""
+    """Counts this process's rows, puts the counts of all processes together, solves; process 0 writes."""
     _check_choice("aggregate", command.aggregate, AGGREGATES)
     check_assume(command.assume)
     # Joined before any other call of JAX, which would start it for this process alone.
@@ -246,24 +248,38 @@ def run_estimate(command: EstimateCommand) -> None:
     patience = float(command.timeout)
     processes.same(files | options, timeout=patience)
     paths, part = (command.labels, command.selected, command.unselected), (jax.process_index(), jax.process_count())
-    wrong = None
-    try:
-        labels, selected, unselected = (None if path is None else read_share(path, *part) for path in paths)
-        tables = count(labels, selected, unselected=unselected)
-    except (ValueError, TypeError, OSError) as error:
-        wrong = error
-    # All end together: one that ended alone would leave the others waiting.
-    if processes.add_up(np.int32(wrong is not None), timeout=patience):
-        raise wrong or ValueError("another process could not count its rows; see its output")
-    tables = processes.add_up(tables, timeout=patience)
-    found = estimate_from_tables(
-        tables, aggregate=command.aggregate, assume=command.assume, min_selected=command.min_selected
+
+    found = _estimate_share(
+        lambda: [None if path is None else read_share(path, *part) for path in paths], options, patience
     )
     if processes.is_main():
         command.out.parent.mkdir(parents=True, exist_ok=True)
         found.save(command.out)
         status = ", ".join(Status(code).name.lower() for code in np.unique(found.status))
         print(f"{len(found.T)} classes ({status}); {command.out}")
+
+
+def _estimate_share(read: Callable[[], list[Any]], rule: dict[str, Any], timeout: float) -> TransitionEstimate:
+    """Estimates from the rows of all processes, of which each reads its own; all count lists, or all tables."""
+    if jax.process_count() == 1:
+        labels, selected, unselected = read()
+        return estimate_all(labels, selected, unselected=unselected, **rule)
+    from mlt_jax.estimator.lists import Lists, count_checked_lists, estimate_from_lists, list_burden
+
+    wrong = None
+    try:
+        labels, mask = check_inputs(*read(), observed=None, coding="01")
+        votes = [0, *list_burden(labels, mask), getattr(mask, "selected", False)]
+    except (ValueError, TypeError, OSError) as error:
+        wrong, votes = error, [1, 0, 0, 0]
+    failed, *burden, storing_selected = np.asarray(processes.add_up(np.array(votes, np.float32), timeout=timeout))
+    # All end together: one that ended alone would leave the others waiting.
+    if failed:
+        raise wrong or ValueError("another process could not count its rows; see its output")
+    if max(burden) > 1 or storing_selected not in (0, jax.process_count()):
+        return estimate_from_tables(processes.add_up(count_checked(labels, mask), timeout=timeout), **rule)
+    shares = processes.each(count_checked_lists(labels, mask).arrays(), timeout=timeout)
+    return estimate_from_lists(reduce(Lists.merge, map(Lists.from_arrays, shares)), **rule)
 
 
 def run_audit(command: AuditCommand) -> None:

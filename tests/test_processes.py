@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from paths import ROOT
 from simulate import unbiased
 
-from mlt_jax import TransitionEstimate, estimate_all, processes
+from mlt_jax import Status, TransitionEstimate, estimate_all, processes
 
 
 @pytest.fixture
@@ -56,6 +56,29 @@ def test_two_processes_that_count_half_each_give_the_result_of_one(files, start,
         _, err = process.communicate()
         assert process.returncode == 0, err
     found, expected = TransitionEstimate.load(folder / "T.npz"), estimate_all(labels, selected)
+    for name in ("T", "prior", "status", "partners", "residual"):
+        np.testing.assert_allclose(getattr(found, name), getattr(expected, name), atol=1e-6, rtol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("aggregate", ["joint", "medoid"])
+def test_two_processes_give_the_result_of_one_where_tables_would_not_fit(tmp_path, start, aggregate):
+    rng, n, q = np.random.default_rng(0), 4001, 60_000
+    topic = rng.integers(0, 20, n)
+    several = [2 * topic, 2 * topic + 1, rng.integers(40, q, n)]  # two labels of a topic, one of which is often missed
+    ones, places = np.ones(3 * n, bool), (np.tile(np.arange(n), 3), np.concatenate(several))
+    labels = sp.csr_array((ones & (rng.random(3 * n) < 0.7), places), shape=(n, q))
+    cells = sp.csr_array((rng.random(3 * n) < 0.2, places), shape=(n, q))
+    sp.save_npz(tmp_path / "labels.npz", labels)
+    sp.save_npz(tmp_path / "cells.npz", cells)
+    words = ["-m", "mlt_jax.cli", "estimate", str(tmp_path / "labels.npz"), "--unselected", str(tmp_path / "cells.npz"),
+             "--aggregate", aggregate, "--out", str(tmp_path / "T.npz")]  # fmt: skip
+    pair = [start(k, words) for k in (0, 1)]
+    for process in pair:
+        _, err = process.communicate()
+        assert process.returncode == 0, err
+    expected = estimate_all(labels, unselected=cells, aggregate=aggregate)
+    assert (np.asarray(expected.status)[:40] == Status.CORRELATION).all()
+    found = TransitionEstimate.load(tmp_path / "T.npz")
     for name in ("T", "prior", "status", "partners", "residual"):
         np.testing.assert_allclose(getattr(found, name), getattr(expected, name), atol=1e-6, rtol=1e-5, err_msg=name)
 
@@ -125,15 +148,17 @@ def main(who: int, when: str, coordinator: str, num_processes: int, process_id: 
     processes.add_up(np.ones(3, np.int32))  # all is well
     print("joined", flush=True)
     if process_id == who:
-        if when == "while adding":
-            processes._meet(30)  # comes to the meeting and dies instead of adding
+        if when != "before":
+            processes._meet(30)  # comes to the meeting and dies instead of adding or sending
         os.kill(os.getpid(), signal.SIGKILL)
+    if when == "while sending":
+        list(processes.each([np.ones(3_000_000), np.ones(5, np.int32)], timeout=60))
     processes.add_up(np.ones((2000, 2000), np.int32), timeout=60)
 tyro.cli(main)
 """
 
 
-@pytest.mark.parametrize("when", ["before", "while adding"])
+@pytest.mark.parametrize("when", ["before", "while adding", "while sending"])
 @pytest.mark.parametrize("who", [0, 1])
 def test_a_process_that_dies_ends_the_other_by_one_line_that_names_it(start, who, when):
     pair = [start(k, ["-c", VICTIM, "--who", str(who), "--when", when]) for k in (0, 1)]
@@ -145,9 +170,32 @@ def test_a_process_that_dies_ends_the_other_by_one_line_that_names_it(start, who
     assert pair[1 - who].returncode == 2
 
 
-def test_alone_nothing_is_added():
+# Sends arrays of its own lengths, in pieces, and prints what came of all.
+SENDER = """
+import tyro
+from mlt_jax import processes
+import numpy as np
+def main(coordinator: str, num_processes: int, process_id: int):
+    processes.join(coordinator, num_processes, process_id, timeout=30)
+    processes._WORDS_AT_ONCE = 4
+    own = [2**40 + np.arange(3 * process_id), np.full(2 - process_id, process_id, np.int32)]
+    print([[array.tolist() for array in arrays] for arrays in processes.each(own)])
+tyro.cli(main)
+"""
+
+
+def test_arrays_of_different_lengths_come_to_all_in_the_order_of_the_processes(start):
+    pair = [start(k, ["-c", SENDER]) for k in (0, 1)]
+    for process in pair:
+        out, err = process.communicate()
+        assert process.returncode == 0, err
+        assert out.splitlines()[-1] == f"{[[[], [0, 0]], [[2**40, 2**40 + 1, 2**40 + 2], [1]]]}"
+
+
+def test_alone_nothing_is_added_or_sent():
     table = np.arange(3)
     assert processes.add_up(table) is table
+    assert next(processes.each([table]))[0] is table
 
 
 def test_what_the_user_can_mend_is_one_line_and_a_bug_is_raised(capsys):

@@ -68,14 +68,24 @@ def estimate_all(
     """
     rule: dict[str, Any] = dict(aggregate=aggregate, assume=assume, num_partners=num_partners, key=key)
     rest: dict[str, Any] = dict(fallback=fallback, min_selected=min_selected, mesh=mesh)
-    checked, mask = check_inputs(labels, selected, unselected, observed=observed, coding=coding)
+    given: dict[str, Any] = dict(observed=observed, coding=coding)
+    on_lists: dict[str, Any] = dict(assume=assume, fallback=fallback, min_selected=min_selected, max_memory=max_memory)
+    plain = aggregate == "joint" and num_partners is None and not stderr
+    checked, mask = check_inputs(labels, selected, unselected, masked=plain, **given)
+    if not isinstance(checked, Labels) and checked.unobserved is not None:
+        from mlt_jax.estimator import list_masks
+
+        if list_masks.masked_lists_pay(checked, mask):
+            return list_masks.estimate_masked(checked, mask, **on_lists)
+        checked, mask = check_inputs(labels, selected, unselected, **given)
     if not isinstance(checked, Labels):
         from mlt_jax.estimator import lists  # scipy.sparse is only needed here
         from mlt_jax.estimator.sparse_counts import count_blocks
 
-        if aggregate == "joint" and num_partners is None and lists.lists_pay(checked, mask):
-            options: dict[str, Any] = dict(fallback=fallback, min_selected=min_selected, stderr=stderr)
-            return lists.estimate_listed(checked, mask, assume=assume, max_memory=max_memory, **options)
+        drawn_for_joint = aggregate == "joint" and num_partners is not None
+        if not drawn_for_joint and (lists.list_burden(checked, mask) <= 1).all():
+            rules = lists.list_rule(checked.by_example.shape[1], **rule)
+            return lists.estimate_listed(checked, mask, rule=rules, stderr=stderr, **on_lists)
     if not isinstance(checked, Labels) and not stderr:
         blocks = count_blocks(checked, mask, max_memory=max_memory)
         return _estimate_blocks(blocks, checked.by_example.shape[1], rule, **rest)

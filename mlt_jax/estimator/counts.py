@@ -146,10 +146,13 @@ def count(
     return count_checked(*check_inputs(labels, selected, unselected, observed=observed, coding=coding))
 
 
-def check_inputs(labels: Any, selected: Any, unselected: Any, *, observed: Any, coding: str) -> tuple[Any, Any]:
+def check_inputs(
+    labels: Any, selected: Any, unselected: Any, *, observed: Any, coding: str, masked: bool = False
+) -> tuple[Any, Any]:
     """`Labels` and the bool mask (n, q) of selected cells; `SparseLabels`, `SparseMask` where that is cheaper.
 
-    Sparse labels stay sparse, and dense ones that are nearly all zero become it: both give the same counts.
+    Sparse labels stay sparse, and dense ones that are nearly all zero become it: both give the same counts. Those with
+    unobserved cells stay sparse only if `masked` says that the caller can count them so.
     """
     if (selected is None) == (unselected is None):
         both = "neither is given" if selected is None else "both are given"
@@ -159,6 +162,12 @@ def check_inputs(labels: Any, selected: Any, unselected: Any, *, observed: Any, 
 
         sparse_labels = sparse.as_sparse_labels(labels)
         return sparse_labels, sparse.as_sparse_mask(selected, unselected, sparse_labels)
+    if hasattr(labels, "tocsc") and masked:
+        from mlt_jax.estimator import sparse_counts as sparse
+
+        known = sparse.as_masked_labels(labels, observed, coding=coding)
+        if known is not None:
+            return known, sparse.as_sparse_mask(selected, unselected, known)
     checked = as_labels(labels, coding=coding, observed=observed)
     given = as_mask(unselected if selected is None else selected, checked, name="un" * (selected is None) + "selected")
     if checked.observed is None and _nearly_empty(checked.values, given):

@@ -1,4 +1,4 @@
-"""The joint rule from lists of co-occurring labels: exact, and never q x q.
+"""Estimates from lists of co-occurring labels: exact, and never q x q. The joint rule is here, others in `list_rules`.
 
 Of the four groups of examples of a class (see `line`), three are small: its positives that are stored in the mask, its
 other positives, and the stored negatives. The labels found in them are short lists. The fourth group, the rest, has the
@@ -18,24 +18,26 @@ cache, in a thread per core; the clouds are then solved by JAX like those of tab
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sp
-from jaxtyping import Float, Int64, Shaped
+from jaxtyping import Float, Int64, PRNGKeyArray, Shaped
 from tqdm import tqdm
 
 from mlt_jax.estimator import line
 from mlt_jax.estimator.counts import Tables, check_inputs
-from mlt_jax.estimator.solve import conclude_all
+from mlt_jax.estimator.list_rules import Listed, Rule, choose_listed, priorities
+from mlt_jax.estimator.pairs import Choice
+from mlt_jax.estimator.solve import check_rule, conclude_all
 from mlt_jax.estimator.sparse_counts import SparseLabels, SparseMask
 from mlt_jax.estimator.uncertainty import gradients
-from mlt_jax.labels import as_labels
-from mlt_jax.transition import Status, TransitionEstimate, as_transition, check_assume
+from mlt_jax.labels import Labels, as_labels
+from mlt_jax.transition import Status, TransitionEstimate, as_transition
 
 # Three counts in one 64-bit number, so that one product counts all three lists.
 _BITS = 21
@@ -71,6 +73,20 @@ class Lists(NamedTuple):
         sizes, total = self.sizes + other.sizes, self.total + other.total
         return Lists(self.counts + other.counts, sizes, partner, total, self.selected)
 
+    def arrays(self) -> list[np.ndarray]:
+        """These lists as flat arrays, to be sent to another process; `from_arrays` puts them together again."""
+        counts = self.counts
+        counted = [counts.data, counts.indices.astype(np.int32), np.diff(counts.indptr).astype(np.int64)]
+        return [*counted, self.sizes.ravel(), self.partner, np.array([self.total, self.selected])]
+
+    @classmethod
+    def from_arrays(cls, arrays: Sequence[np.ndarray]) -> "Lists":
+        """The lists that `arrays` took apart."""
+        data, indices, lengths, sizes, partner, (total, selected) = arrays
+        q = len(partner)
+        counts = sp.csr_array((data, indices, np.append(0, np.cumsum(lengths))), shape=(q, q))
+        return cls(counts, sizes.reshape(q, 3), partner, int(total), bool(selected))
+
 
 def _check_positives(partner: np.ndarray) -> None:
     """Raises ValueError where a class has more positives than a list can count."""
@@ -100,15 +116,18 @@ def list_cells(labels: SparseLabels, mask: SparseMask) -> Cells:
     return Cells(by_class, by_example, work, mask.selected)
 
 
-def lists_pay(labels: SparseLabels, mask: SparseMask) -> bool:
-    """Whether lists take less time than tables: by the pairs of labels, and of a label with a stored cell, that occur.
+def list_burden(labels: Any, mask: Any) -> Float[np.ndarray, "2"]:
+    """What lists take of what they may, of the result of `check_inputs`; they are taken where both are at most 1.
 
-    False where a class has more positives than a list can count.
+    First the pairs of labels, and of a label with a stored cell, that occur: as many as take the time of tables. Then
+    the positives of a class: as many as a list can count. Of several shares of the examples, add them up.
     """
+    if isinstance(labels, Labels):
+        return np.full(2, np.inf)
     given, stored = (np.diff(m.indptr).astype(np.int64) for m in (labels.by_example, mask.cells))
     q = labels.by_example.shape[1]
-    few = np.bincount(labels.by_example.indices, minlength=q).max() <= MOST_POSITIVES
-    return bool(few and given @ (given + stored) <= _PAY * q**2)
+    most = np.bincount(labels.by_example.indices, minlength=q).max()
+    return np.array([given @ (given + stored) / (_PAY * q**2), most / MOST_POSITIVES])
 
 
 def count_lists(labels: Any, selected: Any = None, *, unselected: Any = None, max_memory: int = 2**30) -> Lists:
@@ -125,7 +144,13 @@ def count_lists(labels: Any, selected: Any = None, *, unselected: Any = None, ma
       ValueError: arrays that are not as described, or a class with more than 2**21 - 1 positives.
     """
     given = labels if hasattr(labels, "tocsc") else sp.csr_array(as_labels(labels).values)
-    cells = list_cells(*check_inputs(given, selected, unselected, observed=None, coding="01"))
+    checked, mask = check_inputs(given, selected, unselected, observed=None, coding="01")
+    return count_checked_lists(checked, mask, max_memory=max_memory)
+
+
+def count_checked_lists(labels: SparseLabels, mask: SparseMask, *, max_memory: int = 2**30) -> Lists:
+    """`count_lists` of what `check_inputs` returns."""
+    cells = list_cells(labels, mask)
     n, q = cells.by_example.shape
     partner = np.bincount(cells.by_example.indices, minlength=q)
     _check_positives(partner)
@@ -134,91 +159,132 @@ def count_lists(labels: Any, selected: Any = None, *, unselected: Any = None, ma
 
 
 def estimate_from_lists(
-    lists: Lists, *, assume: str = "general", fallback: Any = None, min_selected: int = 50
+    lists: Lists,
+    *,
+    aggregate: str = "joint",
+    assume: str = "general",
+    num_partners: int | None = None,
+    key: PRNGKeyArray | None = None,
+    fallback: Any = None,
+    min_selected: int = 50,
+    max_memory: int = 2**30,
 ) -> TransitionEstimate:
-    """Transition matrices of all q classes by the joint rule; `stderr` is NaN, as it needs the labels.
+    """Transition matrices of all q classes; `stderr` is NaN, as it needs the labels.
 
-    The options, and the errors raised, are those of `estimate_all`.
+    The options, and the errors raised, are those of `estimate_all`; the joint rule uses all partners.
     """
-    check_assume(assume)
-    return _conclude(list_clouds(lists, assume=assume), fallback, min_selected)
+    rule = list_rule(len(lists.partner), aggregate=aggregate, assume=assume, num_partners=num_partners, key=key)
+    if aggregate == "joint" and num_partners is not None:
+        raise ValueError(f"num_partners: {num_partners}; on lists the joint rule uses all partners, leave it out")
+    return conclude_lists(list_evidence(lists, assume=assume, rule=rule, max_memory=max_memory), fallback, min_selected)
+
+
+def list_rule(q: int, *, aggregate: str, assume: str, num_partners: int | None, key: PRNGKeyArray | None) -> Rule:
+    """The rule with these options of `estimate_all`, checked."""
+    check_rule(q, aggregate=aggregate, assume=assume, num_partners=num_partners, key=key)
+    seed = None
+    if key is not None and (num_partners is not None or aggregate == "first"):
+        seed = np.ascontiguousarray(jax.random.key_data(key)).view(np.uint64)[0]
+    return Rule(aggregate, num_partners, seed)
 
 
 def estimate_listed(
     labels: SparseLabels,
     mask: SparseMask,
     *,
+    rule: Rule,
     assume: str,
     fallback: Any,
     min_selected: int,
     stderr: bool,
     max_memory: int,
 ) -> TransitionEstimate:
-    """`estimate_all` by the joint rule from lists, which never exist for all classes at once."""
-    check_assume(assume)
+    """`estimate_all` from lists, which never exist for all classes at once."""
     cells = list_cells(labels, mask)
-    found = _conclude(list_clouds(cells, assume=assume, max_memory=max_memory), fallback, min_selected)
+    evidence = list_evidence(cells, assume=assume, rule=rule, max_memory=max_memory)
+    found = conclude_lists(evidence, fallback, min_selected)
     if not stderr:
         return found
     known = np.flatnonzero(found.status == Status.CORRELATION)
     errors = np.full((len(found.status), 2), np.nan)
-    errors[known] = list_errors(cells, known, assume=assume, max_memory=max_memory)
+    errors[known] = list_errors(cells, known, assume=assume, rule=rule, max_memory=max_memory)
     return found._replace(stderr=jnp.asarray(errors, found.T.dtype))
 
 
-def _conclude(clouds: line.Cloud, fallback: Any, min_selected: int) -> TransitionEstimate:
+def conclude_lists(evidence: tuple[line.Cloud, Choice | None], fallback: Any, min_selected: int) -> TransitionEstimate:
+    """Estimates of all classes from what `list_evidence` gives."""
     dtype = jnp.result_type(float)
+    clouds, choices = jax.tree.map(lambda x: np.asarray(x, dtype), evidence)
     other = None if fallback is None else as_transition(fallback, len(clouds.size), name="fallback")
-    cast: Any = [np.asarray(x, dtype) for x in clouds]
-    return conclude_all(line.Cloud(*cast), None, other, min_selected=min_selected)
+    return conclude_all(clouds, choices, other, min_selected=min_selected)
 
 
-def list_clouds(source: Cells | Lists, *, assume: str, max_memory: int = 2**30) -> line.Cloud:
-    """Clouds of all classes, as `line.group_cloud` makes them of tables; float64."""
-    if isinstance(source, Lists):
-        return _clouds(_common(source.partner, source.total, source.selected, assume), 0, source.counts, source.sizes)
-    n, q = source.by_example.shape
-    partner = np.bincount(source.by_example.indices, minlength=q)
-    _check_positives(partner)
-    parts = _by_block(source, partial(_clouds, _common(partner, n, source.selected, assume)), max_memory)
-    whole: Any = map(np.concatenate, zip(*parts, strict=True))
-    return line.Cloud(*whole)
+def list_evidence(
+    source: Cells | Lists, *, assume: str, rule: Rule, max_memory: int = 2**30
+) -> tuple[line.Cloud, Choice | None]:
+    """Clouds and choices of all classes, as `solve.gather_rows` makes them of tables; float64."""
+    common = _common(source, assume)
+
+    def of_block(first: int, counts: Any, sizes: np.ndarray) -> tuple[line.Cloud, Choice | None]:
+        clouds = _clouds(common, first, counts, sizes)
+        if rule.aggregate == "joint":
+            return clouds, None
+        return clouds, choose_listed(_listed(common, first, counts, sizes), common.partner, rule)
+
+    return jax.tree.map(lambda *parts: np.concatenate(parts), *_by_block(source, of_block, max_memory))
 
 
-def _by_block(cells: Cells, use: Callable[[int, Any, np.ndarray], Any], max_memory: int) -> list[Any]:
+def _by_block(source: Cells | Lists, use: Callable[[int, Any, np.ndarray], Any], max_memory: int) -> list[Any]:
     """`use(first, counts, sizes)` of the rows of `Lists` from class `first` on, for blocks of classes in order."""
-    threads = os.cpu_count() or 1
-    q = len(cells.work) - 1
-    at_once = min(_PAIRS_AT_ONCE, max(1, max_memory // (_BYTES_PER_PAIR * threads)))
-    starts = np.unique(np.searchsorted(cells.work[:-1], np.arange(0, max(cells.work[-1], 1), at_once)))
-    starts = starts[starts < q]
 
     def one(first: int, end: int) -> Any:
-        place = cells.by_class.indptr[first : end + 1]
-        part = slice(place[0], place[-1])
-        listed = cells.by_class.data[part], cells.by_class.indices[part], place - place[0]
-        rows = sp.csr_array(listed, shape=(end - first, cells.by_class.shape[1]))
-        return use(first, rows @ cells.by_example, _sizes(rows))
+        if isinstance(source, Lists):
+            return use(first, rows_of(source.counts, first, end), source.sizes[first:end])
+        rows = rows_of(source.by_class, first, end)
+        return use(first, rows @ source.by_example, list_sizes(rows))
 
+    return in_blocks(source.counts.indptr if isinstance(source, Lists) else source.work, one, max_memory)
+
+
+def in_blocks(work: Shaped[np.ndarray, "ends"], use: Callable[[int, int], Any], max_memory: int) -> list[Any]:
+    """`use(first, end)` for blocks of classes in order, a thread per core; `work` is what the classes before each have.
+
+    A block has so many pairs of labels as fit the cache, and `max_memory`.
+    """
+    threads = os.cpu_count() or 1
+    q = len(work) - 1
+    at_once = min(_PAIRS_AT_ONCE, max(1, max_memory // (_BYTES_PER_PAIR * threads)))
+    starts = np.unique(np.searchsorted(work[:-1], np.arange(0, max(work[-1], 1), at_once)))
+    starts = starts[starts < q]
     pool = ThreadPoolExecutor(threads)
     try:
-        tasks = pool.map(one, starts.tolist(), [*starts[1:].tolist(), q])
+        tasks = pool.map(use, starts.tolist(), [*starts[1:].tolist(), q])
         return list(_bar(tasks, len(starts)))
     finally:
         pool.shutdown(cancel_futures=True)  # on Ctrl-C, too, no block is begun any more
 
 
-def _sizes(rows: Any) -> Int64[np.ndarray, "rows 3"]:
+def rows_of(matrix: Any, first: int, end: int) -> Any:
+    """Rows `first` to `end` of a csr_array, without the copy that slicing makes."""
+    place = matrix.indptr[first : end + 1]
+    part = slice(place[0], place[-1])
+    return sp.csr_array(
+        (matrix.data[part], matrix.indices[part], place - place[0]), shape=(end - first, matrix.shape[1])
+    )
+
+
+def list_sizes(rows: Any) -> Int64[np.ndarray, "rows 3"]:
     """Examples in the three lists of some classes, rows of `Cells.by_class`."""
     total = np.concatenate([np.zeros(1, np.int64), np.cumsum(rows.data)])
-    return np.stack(_unpacked(np.diff(total[rows.indptr])), axis=1)
+    return np.stack(unpacked(np.diff(total[rows.indptr])), axis=1)
 
 
 def _bar(blocks: Any, total: int) -> Any:
     return tqdm(blocks, total=total, desc="classes", unit="block", delay=2, leave=False, disable=None)
 
 
-def _unpacked(packed: Int64[np.ndarray, "..."]) -> list[np.ndarray]:
+def unpacked(packed: Int64[np.ndarray, "..."]) -> list[np.ndarray]:
+    """The counts of the three lists."""
     return [packed & MOST_POSITIVES, packed >> _BITS & MOST_POSITIVES, packed >> 2 * _BITS]
 
 
@@ -231,19 +297,25 @@ class _Common(NamedTuple):
     spread: Float[np.ndarray, "q"]  # 1 / sqrt(w)
     reach: Float[np.ndarray, "q"]  # m sqrt(w), sorted
     total: int
-    place: list[int]  # see `_place`
+    place: list[int]  # see `group_places`
     assume: str
 
 
-def _common(partner: np.ndarray, total: int, selected: bool, assume: str) -> _Common:
+def _common(source: Cells | Lists, assume: str) -> _Common:
+    if isinstance(source, Lists):
+        partner, total, selected = source.partner, source.total, source.selected
+    else:
+        total, q = source.by_example.shape
+        partner, selected = np.bincount(source.by_example.indices, minlength=q), source.selected
+    _check_positives(partner)
     m = partner.astype(float)
     varied = m * (total - m)
     weight = np.where(varied > 0, float(total) ** 2 / np.maximum(varied, 1), 0)
     spread = np.where(varied > 0, np.sqrt(varied) / total, np.inf)
-    return _Common(m, weight, weight * m, spread, np.sort(m / spread), total, _place(selected, assume), assume)
+    return _Common(m, weight, weight * m, spread, np.sort(m / spread), total, group_places(selected, assume), assume)
 
 
-def _place(selected: bool, assume: str) -> list[int]:
+def group_places(selected: bool, assume: str) -> list[int]:
     """Which group each of the three lists is, and the rest: S+, S-, U+, U- are 0 to 3."""
     positive = [0, 2] if assume == "missing" or not selected else [2, 0]
     return [*positive, *([1, 3] if selected and assume != "partial" else [3, 1])]
@@ -257,11 +329,7 @@ def _clouds(common: _Common, first: int, counts: Any, sizes: Int64[np.ndarray, "
     n, place = common.total, common.place
     rows = len(sizes)
     classes = np.arange(first, first + rows)
-    size = np.append(sizes, n - sizes.sum(1, keepdims=True), axis=1).astype(float)
-    if common.assume == "missing":  # all positives count as selected
-        size[:, 0], size[:, 1] = size[:, 0] + size[:, 1], 0
-    if common.assume == "partial":  # all negatives do: they are the rest
-        size[:, 3], size[:, 2] = size[:, 3] + size[:, 2], 0
+    size = _all_sizes(common, sizes)
     lists = _split(counts, common.assume)
 
     def per_class(values: np.ndarray, where: _List, factor: np.ndarray) -> np.ndarray:
@@ -293,6 +361,31 @@ def _clouds(common: _Common, first: int, counts: Any, sizes: Int64[np.ndarray, "
     partners = _differing(common, classes, counts, lists, order, size)
     found: Any = (size, size, gram, dimension.astype(float), contrast, partners)
     return line.Cloud(*found)
+
+
+def _all_sizes(common: _Common, sizes: Int64[np.ndarray, "rows 3"]) -> Float[np.ndarray, "rows 4"]:
+    """Sizes of the three lists and of the rest."""
+    size = np.append(sizes, common.total - sizes.sum(1, keepdims=True), axis=1).astype(float)
+    if common.assume == "missing":  # all positives count as selected
+        size[:, 0], size[:, 1] = size[:, 0] + size[:, 1], 0
+    if common.assume == "partial":  # all negatives do: they are the rest
+        size[:, 3], size[:, 2] = size[:, 3] + size[:, 2], 0
+    return size
+
+
+def _listed(common: _Common, first: int, counts: Any, sizes: Int64[np.ndarray, "rows 3"]) -> Listed:
+    """The pairs of the classes from `first` on, for the rules over partners."""
+    ones = [x.astype(float) for x in unpacked(counts.data)]
+    if common.assume == "missing":
+        ones[0], ones[1] = ones[0] + ones[1], np.zeros_like(ones[1])
+    if common.assume == "partial":
+        ones[2] = np.zeros_like(ones[2])
+    ones.append(common.partner[counts.indices] - ones[0] - ones[1] - ones[2])
+    order = np.argsort(common.place)
+    rows = np.arange(len(sizes))
+    size = _all_sizes(common, sizes)[:, order]
+    row = np.repeat(rows, np.diff(counts.indptr))
+    return Listed(first + rows, size, common.place[3], row, counts.indices, [ones[g] for g in order])
 
 
 class _List(NamedTuple):
@@ -366,7 +459,7 @@ def _differing(
 
 
 def list_errors(
-    cells: Cells, classes: Int64[np.ndarray, "k"], *, assume: str, max_memory: int = 2**30
+    cells: Cells, classes: Int64[np.ndarray, "k"], *, assume: str, rule: Rule, max_memory: int = 2**30
 ) -> Float[np.ndarray, "k 2"]:
     """Standard errors of (rho_neg, rho_pos) of some classes, as by `uncertainty.standard_errors`.
 
@@ -376,7 +469,8 @@ def list_errors(
     """
     n, q = cells.by_example.shape
     at_once = int(np.clip(max_memory // (_ERROR_BYTES * (q + n)), 1, max(len(classes), 1)))
-    partner = np.bincount(cells.by_example.indices, minlength=q)
+    common = _common(cells, assume)
+    partner = common.partner.astype(np.int64)
     labels = sp.csr_array((np.ones(len(cells.by_example.data), np.float32), *_pattern(cells.by_example)), shape=(n, q))
     found = []
     for start in _bar(range(0, len(classes), at_once), -(-len(classes) // at_once)):
@@ -384,11 +478,25 @@ def list_errors(
         block = np.resize(part, at_once)  # the last one repeats classes, to compile once
         rows = cells.by_class[block]
         tables = _tables(cells, rows, partner)
-        ranks = jnp.arange(q)[None]
-        slopes = gradients(tables, ranks, jnp.asarray(block), aggregate="joint", assume=assume)
+        ranks = jnp.asarray(_ranks(common, block, rows @ cells.by_example, list_sizes(rows), rule))
+        slopes = gradients(tables, ranks, jnp.asarray(block), aggregate=rule.aggregate, assume=assume)
         per_one, per_example = map(np.asarray, slopes)
         found.append(_influence(cells, labels, rows, per_one, per_example, assume)[: len(part)])
     return np.sqrt(np.concatenate([np.zeros((0, 2)), *found]))
+
+
+def _ranks(common: _Common, classes: np.ndarray, counts: Any, sizes: np.ndarray, rule: Rule) -> np.ndarray:
+    """The order in which some classes use their partners, as by `solve.partner_ranks`."""
+    q = len(common.partner)
+    if rule.seed is None:
+        return np.arange(q)[None]
+    listed = _listed(common, 0, counts, sizes)._replace(classes=classes)
+    own, others = priorities(listed, common.partner, rule)
+    order = np.repeat(others[:, None], q, axis=1)
+    order[listed.row, listed.label] = own
+    order[np.arange(len(classes)), classes] = np.inf
+    rank = np.argsort(np.argsort(order, axis=1, kind="stable"), axis=1)
+    return np.where(np.isfinite(order), rank, q)
 
 
 def _pattern(matrix: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -398,8 +506,8 @@ def _pattern(matrix: Any) -> tuple[np.ndarray, np.ndarray]:
 def _tables(cells: Cells, rows: Any, partner: np.ndarray) -> Tables:
     """The tables of some classes, rows of `Cells.by_class`."""
     n = cells.by_example.shape[0]
-    other, stored, negative = (x.astype(np.int32) for x in _unpacked((rows @ cells.by_example).toarray()))
-    sizes = [x[:, None].astype(np.int32) for x in _sizes(rows).T]
+    other, stored, negative = (x.astype(np.int32) for x in unpacked((rows @ cells.by_example).toarray()))
+    sizes = [x[:, None].astype(np.int32) for x in list_sizes(rows).T]
     both, total_both = other + stored, sizes[0] + sizes[1]
     if cells.selected:
         pos, neg, total_pos, total_neg = stored, negative, sizes[1], sizes[2]
@@ -415,7 +523,7 @@ def _influence(
 ) -> Float[np.ndarray, "rows 2"]:
     """Sums of the squared influences of all examples on the two rates of some classes."""
     k, _, _, q = per_one.shape
-    place = _place(cells.selected, assume)
+    place = group_places(cells.selected, assume)
     if assume == "missing":
         place = [0, 0, *place[2:]]
     if assume == "partial":

@@ -51,18 +51,23 @@ def partner_ranks(
 
     The shape is (1, q) if the order is the same for all classes. The entries `rank[j, j]` are to be ignored.
     """
-    if aggregate not in AGGREGATES:
-        raise ValueError(f"aggregate: {aggregate!r}; pass one of {', '.join(AGGREGATES)}")
-    check_assume(assume)
-    if num_partners is None and (key is None or aggregate != "first"):
+    check_rule(q, aggregate=aggregate, assume=assume, num_partners=num_partners, key=key)
+    if key is None or (num_partners is None and aggregate != "first"):
         return jnp.arange(q)[None]
-    if num_partners is not None and not 1 <= num_partners <= max(q - 1, 1):
-        raise ValueError(f"num_partners: {num_partners}; pass 1 to {q - 1}, one less than the number of classes")
-    if key is None:
-        raise ValueError(f"key: None; num_partners={num_partners} draws partners, pass jax.random.key(seed)")
     draw = jax.random.uniform(key, (q, q)) + jnp.eye(q)
     rank = jnp.argsort(jnp.argsort(draw, axis=1), axis=1)
     return jnp.where(rank < (q - 1 if num_partners is None else num_partners), rank, q)
+
+
+def check_rule(q: int, *, aggregate: str, assume: str, num_partners: int | None, key: PRNGKeyArray | None) -> None:
+    """Raises ValueError unless these options of `estimate_all` are as it describes them."""
+    if aggregate not in AGGREGATES:
+        raise ValueError(f"aggregate: {aggregate!r}; pass one of {', '.join(AGGREGATES)}")
+    check_assume(assume)
+    if num_partners is not None and not 1 <= num_partners <= max(q - 1, 1):
+        raise ValueError(f"num_partners: {num_partners}; pass 1 to {q - 1}, one less than the number of classes")
+    if num_partners is not None and key is None:
+        raise ValueError(f"key: None; num_partners={num_partners} draws partners, pass jax.random.key(seed)")
 
 
 class Solution(NamedTuple):

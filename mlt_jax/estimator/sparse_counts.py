@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sp
-from jaxtyping import Bool, Int32, Shaped, UInt8
+from jaxtyping import Bool, Int32, Int64, Shaped, UInt8
 
 from mlt_jax.estimator.counts import Tables
 
@@ -27,6 +27,7 @@ class SparseLabels(NamedTuple):
 
     by_example: Any  # csr_array (n, q) of int8 ones
     by_class: Any  # csc_array of the same
+    unobserved: Any = None  # csr_array (n, q) of int8 ones; None when every cell is observed
 
 
 class SparseMask(NamedTuple):
@@ -44,15 +45,59 @@ def as_sparse_labels(labels: Any) -> SparseLabels:
     return SparseLabels(by_example, by_example.tocsc())
 
 
+def as_masked_labels(labels: Any, observed: Any, *, coding: str) -> SparseLabels | None:
+    """scipy.sparse labels (n, q) with unobserved cells, in checked form; None where these are not the smaller part.
+
+    Args:
+      labels: 0/1, with coding "uncertain" -1 at unobserved cells; entries at cells that `observed` lacks are ignored.
+      observed: (n, q) array of True where the label is known, or None.
+    """
+    if labels.ndim != 2 or labels.dtype.kind not in "biuf" or coding not in ("01", "uncertain"):
+        return None
+    given = sp.csr_array(labels.astype(np.float64).tocoo())
+    given.sum_duplicates()
+    hidden = sp.csr_array(
+        ((given.data == -1) & (coding == "uncertain"), given.indices, given.indptr), shape=given.shape
+    )
+    if observed is not None:
+        if hasattr(observed, "tocsc") or np.shape(observed) != given.shape:
+            return None
+        known = _stored(observed, "observed", given.shape)
+        if known.selected:
+            return None
+        hidden = hidden + known.cells
+    hidden = sp.csr_array(hidden > 0).astype(np.int8)
+    given.data[np.isin(_places(given), _places(hidden), assume_unique=True)] = 0
+    by_example = _cells(given, "labels", "0 or 1" if coding == "01" else "-1, 0 or 1")
+    return SparseLabels(by_example, by_example.tocsc(), hidden if hidden.nnz else None)
+
+
 def as_sparse_mask(selected: Any, unselected: Any, labels: SparseLabels) -> SparseMask:
     """The selection for sparse labels from exactly one of two (n, q) masks, sparse or dense."""
     name, given = ("selected", selected) if unselected is None else ("unselected", unselected)
-    shape = labels.by_example.shape
+    mask = _stored(given, name, labels.by_example.shape)
+    mask = mask if name == "selected" else mask._replace(selected=not mask.selected)
+    return mask if labels.unobserved is None else _without(mask, labels.unobserved)
+
+
+def _without(mask: SparseMask, cells: Any) -> SparseMask:
+    """The mask with some cells (n, q) no longer stored."""
+    return mask._replace(cells=_cells(mask.cells - mask.cells.multiply(cells), "", ""))
+
+
+def _places(cells: Any) -> Int64[np.ndarray, "k"]:
+    """Row * q + column of the stored cells of a csr_array (n, q)."""
+    n, q = cells.shape
+    return np.repeat(np.arange(n) * q, np.diff(cells.indptr)) + cells.indices
+
+
+def _stored(given: Any, name: str, shape: tuple[int, int]) -> SparseMask:
+    """The cells that are True in a mask (n, q); of a dense one those that are False, if these are fewer."""
     given = given if hasattr(given, "tocsc") else np.asarray(given)
     if given.shape != shape:
         raise ValueError(f"{name}: shape {given.shape}, labels have {shape}; pass (n, q)")
     if hasattr(given, "tocsc"):
-        return SparseMask(_cells(given, name, "True or False, or 1 or 0"), name == "selected")
+        return SparseMask(_cells(given, name, "True or False, or 1 or 0"), True)
     stored = bool(2 * np.count_nonzero(given) <= given.size)  # the rarer value
     pieces = []
     for start in range(0, len(given), 1024):  # a piece at a time: the whole may be large
@@ -64,7 +109,7 @@ def as_sparse_mask(selected: Any, unselected: Any, labels: SparseLabels) -> Spar
                 f"{name}: row {start + row}, column {column} is {piece[row, column]}; pass True or False, or 1 or 0"
             )
         pieces.append(sp.csr_array((piece == stored).view(np.int8)))
-    return SparseMask(sp.vstack(pieces, format="csr"), (name == "selected") == stored)
+    return SparseMask(sp.vstack(pieces, format="csr"), stored)
 
 
 def from_dense(

@@ -3,39 +3,17 @@ import tracemalloc
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from listed import assert_same, rare_labels
 
 from mlt_jax import Status, TransitionEstimate, estimate_all
 from mlt_jax.estimator import lists
 from mlt_jax.estimator.lists import count_lists, estimate_from_lists
 
 
-def rare_labels(seed, n=400, q=12):
-    """Labels of three topics, and a random selection of few or most cells."""
-    rng = np.random.default_rng(seed)
-    topic = rng.integers(0, 3, n)
-    share = 0.3 * rng.random() * rng.random(q)
-    labels = rng.random((n, q)) < np.where(topic[:, None] == np.arange(q) % 3, 3, 0.3) * share
-    if seed % 5 == 0:
-        labels[:, 0], labels[:, 1] = False, True
-    selected = rng.random((n, q)) < rng.choice([0.05, 0.5, 0.9, 0.99])
-    if seed % 7 == 0:
-        selected[:, 2], selected[:, 3] = True, False
-    return labels.astype(np.uint8), selected
-
-
 @pytest.fixture
 def on_lists(monkeypatch):
     """Sparse labels are counted as lists, whatever it costs."""
     monkeypatch.setattr(lists, "_PAY", np.inf)
-
-
-def assert_same(found, expected, fields=TransitionEstimate._fields):
-    np.testing.assert_array_equal(found.status, expected.status)
-    known = np.asarray(expected.status) == Status.CORRELATION  # ties of the others may be broken either way
-    for name in fields:
-        pair = (np.asarray(getattr(each, name))[known] for each in (found, expected))
-        np.testing.assert_allclose(*pair, atol=1e-4 if name == "residual" else 1e-5, rtol=1e-4, err_msg=name)
-    return known.sum()
 
 
 def test_lists_give_what_tables_give(on_lists):
