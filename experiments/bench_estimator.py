@@ -1,22 +1,28 @@
-"""Times of counting, selection and solving beside the machine's limits and other implementations of the same.
+"""Times and memory of counting, selection and solving beside the machine's limits and other implementations.
 
-    python experiments/bench_estimator.py --out DIR                   # simulated labels; 4 minutes on 2 cores
+    python experiments/bench_estimator.py --out DIR                   # simulated labels
     python experiments/bench_estimator.py --out DIR --data ../shared/data              # and the real sets there
+    python experiments/bench_estimator.py --out DIR --rows 'power law*' --figure docs/growth.svg
 
-Writes `DIR/bench.json` after every row and log-log plots at the end, `DIR/growth.svg` (`pip install '.[bench]'` for
-cleanlab; without it that is left out with a note). Ctrl-C stops after the finished rows, which are kept. Times are the
-best of the repeats, in seconds, compilation apart; "extrapolated" times were measured on part of the classes.
+Every row is measured in a process of its own, so its peak memory is its own. `DIR/bench.json` is written after every
+row: a stopped run goes on where it was, and `--rows` measures the rows it names (again). At the end the tables are
+printed and written as Markdown, `DIR/bench.md`, and log-log plots of time and memory over q, `DIR/growth.svg` or
+`--figure`. `pip install '.[bench]'` has cleanlab (left out with a note where it is missing) and matplotlib. Times are
+the best of the repeats, in seconds, compilation apart; "extrapolated" times were measured on part of the classes.
 """
 
 import json
 import os
 import platform
 import resource
+import subprocess
+import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +47,8 @@ class Config:
 
     out: Path  # where to write
     data: Path | None = None  # folder with the files of SETS, .npz
+    rows: tuple[str, ...] = ()  # patterns of the rows to measure, such as 'power law*'; default: those not measured yet
+    figure: Path | None = None  # where to write the plots; default: growth.svg in `out`
     sizes: tuple[int, ...] = (2500, 5000, 10_000, 20_000)  # q of the sweep
     examples: tuple[int, ...] = (25_000, 100_000)  # n of the sweep; the last is used with every q
     medoid_up_to: int = 10_000  # largest q for the medoid
@@ -58,6 +66,7 @@ class Config:
     dense: tuple[tuple[int, int, float], ...] = ((73_872, 80, 0.035), (20_000, 2000, 0.1), (100_000, 2500, 0.0024))
     tables_up_to: int = 10_000  # largest q of `large` that is done with tables as well
     numpy_up_to: int = 2000  # largest q of `dense` that is done with NumPy as well
+    peers_up_to: int = 2500  # largest q of `large` that is done with NumPy as well
     limits: int = 100_000_000  # numbers read to measure the bandwidth; the matrix product has a third of the root
 
 
@@ -112,7 +121,7 @@ def best(run: Callable[[], Any], repeats: int) -> tuple[float, float, Any]:
 
 
 def peak_gb() -> float:
-    """Most memory this process ever had; rows come in ascending size, so it is that of the row or a bound on it."""
+    """Most memory this process ever had."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
@@ -283,9 +292,13 @@ def solving(labels: Any, unselected: Any, config: Config, speed: float, name: st
 def listed(labels: Any, unselected: Any, config: Config, name: str) -> Row:
     """Labels to T of one sparse data set, as `estimate_all` does it, beside tables and plain lists."""
     n, q = labels.shape
+    before = peak_gb()
     ours, first, found = best(lambda: estimate_all(labels, unselected=unselected), 1 + config.repeats)
-    row: Row = {"what": name, "n": n, "q": q, "labels_to_T": ours, "compile": first - ours, "peak_gb": peak_gb()}
+    row: Row = {"what": name, "n": n, "q": q, "labels_to_T": ours, "compile": first - ours}
+    row |= {"labels_gb": before, "peak_gb": peak_gb()}  # peaks of the others are at least ours: they come after it
     plain, _, theirs = best(lambda: scipy_lists(labels, unselected), config.repeats)
+    row["scipy_lists_gb"] = peak_gb()
+    row |= pair_loop(labels, unselected, ours)
     known = np.asarray(found.status) == Status.CORRELATION
     rates = np.stack([found.rho_neg, found.rho_pos], 1)[known]
     inside = (rates > 1e-3).all(1)  # at a bound theirs is outside
@@ -301,7 +314,21 @@ def listed(labels: Any, unselected: Any, config: Config, name: str) -> Row:
         off = np.abs(np.asarray(expected.T) - np.asarray(found.T))[known].max(initial=0)
         same = float((np.asarray(found.status) == np.asarray(expected.status)).mean())
         row |= {"tables": tables, "to_tables": ours / tables, "off_tables": float(off), "same_status": same}
+        row["tables_gb"] = peak_gb()
+    if q <= config.peers_up_to:
+        y, s = labels.toarray().astype(np.uint8), ~unselected.toarray().astype(bool)
+        row["numpy"] = best(lambda: vectorised_numpy(y, s), config.repeats)[0]
+        row |= {"to_numpy": ours / row["numpy"], "numpy_gb": peak_gb()}
     return row
+
+
+def pair_loop(labels: Any, unselected: Any, ours: float) -> Row:
+    """Algorithm 1 on a few pairs of the most frequent classes, extrapolated to all pairs."""
+    q = labels.shape[1]
+    most = np.argsort(-labels.sum(0), kind="stable")[:20]
+    y, s = labels[:, most].toarray().astype(np.uint8), ~unselected[:, most].toarray().astype(bool)
+    pair = best(lambda: algorithm_1(y, s, range(2)), 1)[0] / (2 * max(1, len(most) - 1))
+    return {"algorithm_1_extrapolated": pair * q * (q - 1), "to_algorithm_1": ours / (pair * q * (q - 1))}
 
 
 def dense(config: Config, n: int, q: int, density: float) -> Row:
@@ -372,30 +399,67 @@ def real_labels(folder: Path, name: str) -> sp.csr_array | None:
         return (csr > 0).astype(np.int8)
 
 
-def jobs(config: Config, limits: Row) -> Iterator[tuple[str, Callable[[], Row]]]:
-    """What to measure, small before large."""
-    yield "from losses", lambda: from_losses(config)
-    for size in config.dense:
-        yield f"dense {size}", lambda size=size: dense(config, *size)  # type: ignore[misc]
+def limits(config: Config) -> Row:
+    """What the machine can do."""
+    row: Row = {"what": "machine", "cores": os.cpu_count(), "cpu": processor(), "jax": jax.__version__}
+    return row | {"gb_per_s": bandwidth(config.limits), "gemm_gflops": gemm_peak(int(config.limits**0.5) // 3)}
+
+
+def processor() -> str:
+    """The name of the CPU, where the system tells."""
+    info = Path("/proc/cpuinfo")
+    names = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")] \
+        if info.exists() else []  # fmt: skip
+    return names[0] if names else platform.machine()
+
+
+def jobs(config: Config, speed: float) -> dict[str, Callable[[], Row]]:
+    """What to measure, by name, small before large; `speed` is that of the memory, GB/s."""
     rng = np.random.default_rng(0)
+    found: dict[str, Callable[[], Row]] = {
+        "machine": lambda: limits(config),
+        "from losses": lambda: from_losses(config),
+    }
+    for n, q, density in config.dense:
+        found[f"dense n={n} q={q}"] = lambda n=n, q=q, density=density: dense(config, n, q, density)  # type: ignore[misc]
     for name in SETS if config.data else ():
-        labels = real_labels(config.data or Path(), name)
-        if labels is None:
-            tqdm.write(f"{name}: not found in {config.data}, left out")
-            continue
-        yield f"{name}, lists", lambda y=labels, k=name: listed(y, hidden(rng, y), config, k)  # type: ignore[misc]
-        cells = sp.random_array(labels.shape, density=0.01, rng=rng, format="csr") != 0
-        yield name, lambda y=labels, u=cells, k=name: solving(y, u, config, limits["gb_per_s"], k)  # type: ignore[misc]
+
+        def real(name: str = name, *, lists: bool) -> Row:
+            labels = real_labels(config.data or Path(), name)
+            if labels is None:
+                return {"what": name, "left_out": f"not found in {config.data}"}
+            if lists:
+                return listed(labels, hidden(rng, labels), config, name)
+            cells = sp.random_array(labels.shape, density=0.01, rng=rng, format="csr") != 0
+            return solving(labels, cells, config, speed, name)
+
+        found[f"{name}, lists"] = lambda real=real: real(lists=True)  # type: ignore[misc]
+        found[name] = lambda real=real: real(lists=False)  # type: ignore[misc]
     for n, q in config.large:
-        yield f"power law n={n} q={q}", lambda n=n, q=q: listed(*power_law(rng, n, q), config, LARGE)  # type: ignore[misc]
+        found[f"{LARGE} n={n} q={q}"] = lambda n=n, q=q: listed(*power_law(rng, n, q), config, LARGE)  # type: ignore[misc]
     sweep = [(n, min(config.sizes)) for n in config.examples[:-1]] + [(config.examples[-1], q) for q in config.sizes]
     for n, q in sweep:
-        yield (
-            f"n={n} q={q}",
-            lambda n=n, q=q: solving(  # type: ignore[misc]
-                *simulated_labels(rng, n, q), config, limits["gb_per_s"], "simulated"
-            ),
+        found[f"n={n} q={q}"] = lambda n=n, q=q: solving(  # type: ignore[misc]
+            *simulated_labels(rng, n, q), config, speed, "simulated"
         )
+    return found
+
+
+def in_child(config: Config, name: str, speed: float) -> Row:
+    """One row, measured in a process of its own."""
+    job = json.dumps({"config": asdict(config), "name": name, "speed": speed}, default=str)
+    done = subprocess.run([sys.executable, __file__, "row"], input=job, stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise SystemExit(f"{name}: failed with exit code {done.returncode}; its error is above")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def child() -> None:
+    """Measures the row that standard input names and prints it."""
+    job = json.loads(sys.stdin.read())
+    folder = job["config"]["data"]
+    config = Config(**job["config"] | {"data": folder and Path(folder)})
+    print(json.dumps(jobs(config, job["speed"])[job["name"]]()))
 
 
 def series(rows: list[Row]) -> dict[str, list[tuple[int, float]]]:
@@ -404,8 +468,9 @@ def series(rows: list[Row]) -> dict[str, list[tuple[int, float]]]:
     tables = [row for row in rows if row["what"] == "simulated" and row["n"] == most]
     large = [row for row in rows if row["what"] == LARGE]
     kinds = [*((k, tables) for k in ("counting", "joint", "medoid"))]
-    kinds += [(k, large) for k in ("labels_to_T", "scipy_lists", "tables", "peak_gb")]
-    found = {kind: [(row["q"], row[kind]) for row in some if kind in row] for kind, some in kinds}
+    times = ("labels_to_T", "scipy_lists", "tables", "numpy", "algorithm_1_extrapolated")
+    kinds += [(k, large) for k in (*times, "peak_gb", "scipy_lists_gb", "tables_gb", "numpy_gb")]
+    found = {kind: sorted((row["q"], row[kind]) for row in some if kind in row) for kind, some in kinds}
     return {kind: points for kind, points in found.items() if len(points) > 1}
 
 
@@ -416,67 +481,114 @@ def exponents(rows: list[Row]) -> dict[str, float]:
 
 
 def plot(rows: list[Row], path: Path) -> None:
-    """Log-log plots over q as SVG: seconds on the left, gigabytes on the right."""
-    slopes, parts = exponents(rows), []
-    colours = ("#1b6ca8", "#c8553d", "#588157", "#8d6a9f", "#b08900", "#444444")
-    for panel, unit in enumerate(("seconds", "GB")):
-        own = {k: v for k, v in series(rows).items() if (k == "peak_gb") == (unit == "GB")}
-        if not own:
-            continue
-        points = np.log10(np.array([p for v in own.values() for p in v]))
-        low, high = np.floor(points.min(0)), np.ceil(points.max(0))
-        place = np.array([60 + 400 * panel, 270]), np.array([300, -230])
+    """Log-log plots over q as SVG, seconds on the left and gigabytes on the right; the same rows give the same file."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
 
-        def at(q: float, value: float, low: Any = low, high: Any = high, place: Any = place) -> str:
-            x, y = place[0] + place[1] * (np.log10([q, value]) - low) / np.maximum(high - low, 1)
-            return f"{x:.1f},{y:.1f}"
-
-        x, y = place[0]
-        parts.append(f'<path d="M{x},{y - 230}V{y}H{x + 300}" fill="none" stroke="black"/>')
-        parts.append(f'<text x="{x}" y="25">{unit}</text><text x="{x + 240}" y="{y + 35}">classes q</text>')
-        for axis in (0, 1):
-            for power in np.arange(low[axis], high[axis] + 1):
-                tick = at(*((10**power, 10 ** low[1]) if axis == 0 else (10 ** low[0], 10**power))).split(",")
-                shift = ("", ' dy="16"') if axis == 0 else (' text-anchor="end"', ' dx="-6"')
-                parts.append(f'<text x="{tick[0]}" y="{tick[1]}"{"".join(shift)}>{10**power:g}</text>')
-        for k, (kind, line) in enumerate(own.items()):
-            path_ = " ".join(at(*point) for point in line)
-            parts.append(f'<polyline points="{path_}" fill="none" stroke="{colours[k]}" stroke-width="2"/>')
-            label = f"{kind}: q^{slopes[kind]:.2f}"
-            parts.append(f'<text x="{x + 12}" y="{50 + 16 * k}" fill="{colours[k]}">{label}</text>')
-    head = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 800 320" font-family="sans-serif" font-size="12">'
-    background = '<rect width="800" height="320" fill="white"/>'
-    path.write_text("\n".join([head, background, *parts, "</svg>"]) + "\n")
-
-
-def main(config: Config) -> list[Row]:
-    """Measures, writes, prints."""
-    config.out.mkdir(parents=True, exist_ok=True)
-    limits: Row = {"gb_per_s": bandwidth(config.limits), "gemm_gflops": gemm_peak(int(config.limits**0.5) // 3)}
-    machine = {"cores": os.cpu_count(), "cpu": platform.machine(), "jax": jax.__version__, "dtype": "float32"}
-    rows: list[Row] = []
-    try:
-        bar = tqdm(jobs(config, limits), unit="row", disable=None)
-        for name, job in bar:
-            bar.set_description(name)
-            rows.append(job())
-            report = {"machine": machine, "limits": limits, "rows": rows, "exponents": exponents(rows)}
-            (config.out / "bench.json").write_text(json.dumps(report, indent=1) + "\n")
-    except KeyboardInterrupt:
-        print(f"stopped; {len(rows)} finished rows are in {config.out}")
-    print("  ".join(f"{key} {value:.4g}" for key, value in limits.items()))
-    for row in rows:
-        print(
-            "  ".join(
-                f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()
-            )
-        )
+    names = {"labels_to_T": "estimate_all", "scipy_lists": "plain SciPy lists", "tables": "q x q tables"}
+    names |= {"numpy": "vectorised NumPy", "algorithm_1_extrapolated": "Algorithm 1 (extrapolated)"}
+    names |= {"peak_gb": "estimate_all", "scipy_lists_gb": "plain SciPy lists", "tables_gb": "q x q tables"}
+    names |= {"numpy_gb": "vectorised NumPy"}
     slopes = exponents(rows)
+    with mpl.rc_context({"svg.hashsalt": "mlt_jax", "svg.fonttype": "none", "font.size": 9}):
+        figure = Figure(figsize=(9, 3.8), layout="constrained")
+        for axes, unit in zip(figure.subplots(1, 2), ("seconds", "peak GB"), strict=True):
+            for kind, points in series(rows).items():
+                if kind in names and kind.endswith("_gb") == (unit == "peak GB"):
+                    axes.loglog(*np.array(points).T, "o-", ms=3, label=f"{names[kind]}: q^{slopes[kind]:.2f}")
+            axes.set_xlabel("classes q")
+            axes.set_ylabel(unit)
+            axes.grid(alpha=0.3)
+            if axes.lines:
+                axes.legend(frameon=False)
+        figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
+
+
+# What issue 16 asks for: (row, value, most, what it is).
+BARS = (
+    (f"{LARGE} n=490449 q=670091", "labels_to_T", 60, "670,091 classes, 490,449 examples: labels to T, s"),
+    (f"{LARGE} n=490449 q=670091", "peak_gb", 8, "the same: peak memory, GB"),
+    (f"{LARGE} n=196606 q=131073", "labels_to_T", 10, "131,073 classes, 196,606 examples: labels to T, s"),
+    (f"{LARGE} n=100000 q=10000", "to_tables", 1 / 3, "10,000 classes, 100,000 examples: of the tables' time"),
+    (f"{LARGE} n=100000 q=10000", "to_scipy_lists", 0.5, "the same: of plain SciPy lists' time"),
+    ("eurlex4k_train_labels, lists", "off_tables", 1e-5, "EURLex: off the tables' T"),
+    ("delicious_labels, lists", "off_tables", 1e-5, "Delicious: off the tables' T"),
+    ("openimages214_labels, lists", "off_tables", 1e-5, "OpenImages: off the tables' T"),
+    ("dense n=73872 q=80", "to_numpy", 0.7, "COCO's size, dense: of vectorised NumPy's time"),
+    ("dense n=20000 q=2000", "to_numpy", 0.7, "20,000 x 2,000 dense: of vectorised NumPy's time"),
+    ("dense n=100000 q=2500", "to_sparse", 1.5, "100,000 x 2,500 dense, nearly empty: of the sparse call's time"),
+)
+COLUMNS = (
+    ("labels_to_T", "labels to T, s"), ("to_scipy_lists", "of SciPy lists' time"), ("to_tables", "of the tables'"),
+    ("to_numpy", "of NumPy's"), ("to_algorithm_1", "of Algorithm 1's"), ("peak_gb", "peak GB"),
+    ("off_tables", "off the tables' T"),
+)  # fmt: skip
+
+
+def markdown(rows: dict[str, Row]) -> str:
+    """The machine, the rows of labels to T, and the wanted values beside the measured, ready for docs/benchmarks.md."""
+    lines = []
+    if machine := rows.get("machine"):
+        speed = f"reads memory at {machine['gb_per_s']:.0f} GB/s, multiplies matrices at {machine['gemm_gflops']:.0f}"
+        lines += [f"{machine['cores']} cores, {machine['cpu']}, JAX {machine['jax']}, float32; {speed} GFLOP/s.", ""]
+    shown = {name: row for name, row in rows.items() if "labels_to_T" in row}
+    if shown:
+        lines += [f"| row | n | q | {' | '.join(title for _, title in COLUMNS)} |", "|---" * (3 + len(COLUMNS)) + "|"]
+        for name, row in shown.items():
+            cells = [f"{row[key]:.2g}" if key in row else "" for key, _ in COLUMNS]
+            lines.append(f"| {name} | {row['n']:,} | {row['q']:,} | {' | '.join(cells)} |")
+        lines.append("")
+    bars = [(what, rows[name][key], most) for name, key, most, what in BARS if key in rows.get(name, {})]
+    growth = exponents(list(rows.values())).get("labels_to_T")
+    if growth is not None:
+        bars.append(("growth of labels to T with q, n growing along: exponent", growth, 1.2))
+    for name in ("eurlex4k_train_labels, lists", "delicious_labels, lists", "openimages214_labels, lists"):
+        if "same_status" in rows.get(name, {}):
+            bars.append((f"{name}: share of statuses unlike the tables'", 1 - rows[name]["same_status"], 0))
+    if bars:
+        lines += ["| what | measured | at most | |", "|---|---|---|---|"]
+        lines += [
+            f"| {what} | {value:.3g} | {most:.3g} | {'' if value <= most else 'missed'} |" for what, value, most in bars
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def main(config: Config) -> dict[str, Row]:
+    """Measures what is asked for and not there yet, writes, prints; returns all rows by name."""
+    config.out.mkdir(parents=True, exist_ok=True)
+    path = config.out / "bench.json"
+    rows: dict[str, Row] = json.loads(path.read_text())["rows"] if path.exists() else {}
+    names = list(jobs(config, 1.0))
+    asked = [name for name in names if any(fnmatch(name, pattern) for pattern in config.rows)]
+    if config.rows and not asked:
+        raise SystemExit(f"--rows: none is called {' or '.join(config.rows)}; there are {', '.join(names)}")
+    todo = asked if config.rows else [name for name in names if name not in rows]
+    if "machine" not in (*rows, *todo):
+        todo.insert(0, "machine")
+    try:
+        bar = tqdm(todo, unit="row", disable=None)
+        for name in bar:
+            bar.set_description(name)
+            rows[name] = in_child(config, name, rows.get("machine", {}).get("gb_per_s", 1.0))
+            rows = {key: rows[key] for key in [*names, *rows] if key in rows}  # in the order of the jobs
+            report = {"rows": rows, "exponents": exponents(list(rows.values()))}
+            path.write_text(json.dumps(report, indent=1) + "\n")
+    except KeyboardInterrupt:
+        print(f"stopped; {len(rows)} finished rows are in {config.out}, run it again for the others")
+    for name, row in rows.items():
+        told = (f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items())
+        print(f"{name}:  {'  '.join(told)}")
+    slopes = exponents(list(rows.values()))
     print("growth with q:", "  ".join(f"{kind} {slope:.2f}" for kind, slope in slopes.items()))
+    (config.out / "bench.md").write_text(markdown(rows))
+    print("\n" + markdown(rows))
     if slopes:
-        plot(rows, config.out / "growth.svg")
+        plot(list(rows.values()), config.figure or config.out / "growth.svg")
     return rows
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Config))
+    if sys.argv[1:] == ["row"]:
+        child()
+    else:
+        main(tyro.cli(Config))

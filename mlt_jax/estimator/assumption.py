@@ -25,7 +25,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 
 from mlt_jax.estimator.crossfit import cross_val_logits
 from mlt_jax.estimator.curves import Curve, at_scores, fit_curves
-from mlt_jax.estimator.evidence import Evidence, gather
+from mlt_jax.estimator.evidence import Evidence, ScoreBlock, gather
 from mlt_jax.labels import Labels, as_labels, as_logits, as_matrix
 
 # With more classes pages leave the test out: it fits a curve to each.
@@ -123,15 +123,29 @@ class Swaps(NamedTuple):
     share: Float[np.ndarray, "q m"]  # of the missed labels of a class; 0 where the test of the pair did not fire
 
 
-def find_swaps(scores: Float[np.ndarray, "n q"], labels: Labels, evidence: Evidence, curve: Curve) -> Swaps | None:
+def likely_cells(block: ScoreBlock, clean: Float[np.ndarray, "b bins"]) -> Any:
+    """P(clean = 1 | score) where it is at least one half, csc_array (n, b) of float32: what `find_swaps` needs."""
+    import scipy.sparse as sp  # only needed where swaps are looked for
+
+    present = np.asarray(at_scores(clean, block.scores, block.known))
+    column, row = np.nonzero(((present >= _LIKELY) & block.known).T)
+    ends = np.searchsorted(column, np.arange(present.shape[1] + 1))
+    return sp.csc_array((present[row, column], row.astype(np.int32), ends.astype(np.int32)), shape=present.shape)
+
+
+def find_swaps(likely: Any, labels: Any, evidence: Evidence, curve: Curve) -> Swaps | None:
     """What labels are swapped for, if that is what the noise is: if 40 % of the classes and at least 2 show it.
 
     A swap is a class missed at its upper end with the partner given in its place. The share is how much more often the
     partner is given where the class is missed than where it is not.
+
+    Args:
+      likely: `likely_cells` of all classes, (n, q).
+      labels: what `evidence.as_columns` returns.
     """
 
     def test(part: np.ndarray) -> tuple[_End, np.ndarray]:
-        upper, _ = _ends(scores, labels, evidence, curve, part)
+        upper = _upper_end(likely, labels, evidence, curve, part)
         return upper, upper.use & (upper.p * upper.use.sum(1, keepdims=True) < _LEVEL)
 
     most = np.argsort(-evidence.frequency * evidence.identifiable, kind="stable")[:_SAMPLE]
@@ -145,19 +159,66 @@ def find_swaps(scores: Float[np.ndarray, "n q"], labels: Labels, evidence: Evide
     return Swaps(upper.partner, np.where(found, np.clip(share, 0, 1), 0))
 
 
+def _upper_end(likely: Any, labels: Any, evidence: Evidence, curve: Curve, classes: Int[np.ndarray, "k"]) -> _End:
+    """The upper end of the classes by `_count`, from the likely cells alone: never n x q, nor q x q."""
+    import scipy.sparse as sp
+
+    present = likely[:, classes]
+    shape, k = present.shape, len(classes)
+    sparse = not isinstance(labels, Labels)
+    given = labels.by_class[:, classes] if sparse else sp.csc_array(labels.values[:, classes])
+    given, ones = given.astype(np.float32), sp.csc_array((np.ones_like(present.data), *_pattern(present)), shape=shape)
+    partner_given = given - given.multiply(ones)
+    doubt = 1 - present.data
+    sure = (doubt <= _DOUBT[0]) & np.repeat(evidence.identifiable[classes], np.diff(present.indptr))
+    at_end = sp.csc_array((sure.astype(np.float32), *_pattern(present)), shape=shape)
+    impure = sp.csc_array((sure * (doubt + np.float32(_LEAST_DOUBT[0])), *_pattern(present)), shape=shape)
+    odd_there = at_end - at_end.multiply(given)
+    beside = (at_end.T @ partner_given).tocsr()
+    row, column = np.repeat(np.arange(k), np.diff(beside.indptr)), beside.indices
+    order = np.lexsort((column, -beside.data, row))
+    order = order[(row != column)[order] & (beside.data > 0)[order]]
+    place = np.arange(len(order)) - np.searchsorted(row[order], row[order])
+    order, place = order[place < _PARTNERS], place[place < _PARTNERS]
+    partner = np.zeros((k, min(_PARTNERS, k - 1)), int)
+    partner[row[order], place] = column[order]
+    pairs = np.repeat(np.arange(k), partner.shape[1]), partner.ravel()
+
+    def at_pairs(products: Any) -> Float[np.ndarray, "k m"]:
+        return np.asarray(products.tocsr()[pairs] if partner.size else [], float).reshape(partner.shape)
+
+    def counted(cells: Any) -> Float[np.ndarray, "k m"]:
+        """Sums over the examples in which the partner counts: where it is observed and not likely."""
+        if sparse or labels.observed is None:
+            seen = np.broadcast_to(np.asarray(cells.sum(0), float)[:, None], partner.shape)
+        else:
+            seen = np.take_along_axis(cells.T @ labels.observed[:, classes].astype(np.float32), partner, 1)
+        return seen - at_pairs(cells.T @ ones)
+
+    size, odds, wrong = map(counted, (at_end, odd_there, impure))
+    both, beside = at_pairs(odd_there.T @ partner_given), at_pairs(beside)
+    use = (beside >= _FEWEST) & (odds > 0) & (partner != np.arange(k)[:, None])
+    kept = np.maximum(1 - curve.rates[classes].sum(1), 0)
+    p = np.where(use, _tail(size, odds, beside, both, np.maximum(wrong, 0) * kept[:, None]), 1.0)
+    return _End(partner, size, odds, beside, both, use, p)
+
+
+def _pattern(cells: Any) -> tuple[np.ndarray, np.ndarray]:
+    return cells.indices, cells.indptr
+
+
 def _ends(
     scores: Float[np.ndarray, "n q"],
     labels: Labels,
     evidence: Evidence,
     curve: Curve,
-    classes: Int[np.ndarray, "k"] | slice = slice(None),
 ) -> tuple[_End, _End]:
     """The upper and the lower end of the classes, beside each other."""
-    given, clean = labels.values[:, classes], curve.clean[classes]
-    kept = np.maximum(1 - curve.rates[classes].sum(1), 0)
-    known = np.ones(given.shape, bool) if labels.observed is None else labels.observed[:, classes]
-    present = np.asarray(at_scores(clean, scores[:, classes], known))
-    testable = known & evidence.identifiable[classes]
+    given = labels.values
+    kept = np.maximum(1 - curve.rates.sum(1), 0)
+    known = np.ones(given.shape, bool) if labels.observed is None else labels.observed
+    present = np.asarray(at_scores(curve.clean, scores, known))
+    testable = known & evidence.identifiable
     unlikely = known & (present < _LIKELY)
     upper = _count(np.where(testable, 1 - present, 1), given == 0, kept, given, unlikely, 0)
     lower = _count(np.where(testable, present, 1), given == 1, kept, given, known, 1)

@@ -5,12 +5,20 @@ from typing import Any
 import numpy as np
 
 from mlt_jax.estimator.anchors import dual_t, t_estimator
-from mlt_jax.estimator.blind import RULES, SideTest, estimate_from_scores, side_test
+from mlt_jax.estimator.blind import (
+    RULES,
+    SideTest,
+    estimate_from_blocks,
+    estimate_from_scores,
+    side_test,
+    side_test_from_blocks,
+)
 from mlt_jax.estimator.correlations import estimate_all
-from mlt_jax.estimator.crossfit import cross_val_logits
+from mlt_jax.estimator.crossfit import logit_blocks
+from mlt_jax.estimator.evidence import as_columns
 from mlt_jax.estimator.selection import losses_from_probs, select_clean
 from mlt_jax.labels import as_labels, as_logits
-from mlt_jax.transition import TransitionEstimate, apply_assumption, from_matrices
+from mlt_jax.transition import TransitionEstimate, apply_assumption, check_assume, from_matrices
 
 
 def estimate(
@@ -36,7 +44,8 @@ def estimate(
       labels: (n, q), any form that `as_labels` takes, with its `observed` and `coding`.
       losses: (epochs, n, q) or (n, q), loss of each given label by a model trained on them; early epochs serve best.
       probs: the same shapes, predicted P(label = 1); losses are computed from them where none are given.
-      features: (n, d), a row per example from any network.
+      features: (n, d), a row per example from any network; scipy.sparse labels then stay sparse, and nothing of size
+        (n, q) is made.
       method: one of these.
 
         - `"auto"`: by scores (see `blind`) with `features`, on which heads are cross-fitted, or with (n, q) `probs`
@@ -58,15 +67,17 @@ def estimate(
     Raises:
       ValueError: an unknown method, nothing given that the method needs, or groups without features.
     """
-    checked = as_labels(labels, coding=coding, observed=observed)
+    by_features = method in RULES and features is not None
+    checked = (as_columns if by_features else as_labels)(labels, coding=coding, observed=observed)
     check_groups(groups, features)
     if losses is None and probs is None and features is None:
         raise ValueError("losses: neither losses nor probs nor features were given; pass one, from any framework")
     if method not in (*RULES, "recipe", "dual-t", "t"):
         raise ValueError(f'method: {method!r}; pass "auto", "curve", "count", "recipe", "dual-t" or "t"')
-    if method in RULES and features is not None:
-        scores = cross_val_logits(features, checked, seed=seed, groups=groups)
-        return estimate_from_scores(scores, checked, rule=method, assume=assume)
+    if by_features:
+        check_assume(assume)
+        logits = logit_blocks(features, checked, seed=seed, groups=groups)
+        return estimate_from_blocks(logits, checked, rule=method, assume=assume)
     if method in RULES and np.ndim(probs) == 2 and (losses is None or method != "auto"):
         return estimate_from_scores(as_logits(probs, checked), checked, rule=method, assume=assume)
     if method in ("curve", "count"):
@@ -109,13 +120,13 @@ def noisy_sides(
       `SideTest`: `by_class` (q, 2) and `overall` (2,), all classes together (see `blind.side_test`). A side whose
       value is below 0.001 has noise; otherwise `assume="missing"`, or `assume="partial"`, is not contradicted.
     """
-    checked = as_labels(labels, coding=coding, observed=observed)
+    checked = (as_labels if features is None else as_columns)(labels, coding=coding, observed=observed)
     check_groups(groups, features)
     if features is None and np.ndim(probs) != 2:
         raise ValueError(f"probs: shape {np.shape(probs)}; pass (n, q) out-of-sample predictions, or features")
     if features is None:
         return side_test(as_logits(probs, checked), checked)
-    return side_test(cross_val_logits(features, checked, seed=seed, groups=groups), checked)
+    return side_test_from_blocks(logit_blocks(features, checked, seed=seed, groups=groups), checked)
 
 
 def check_groups(groups: Any, features: Any) -> None:

@@ -13,16 +13,17 @@ modelled as draws from a common distribution whose variance is estimated, so rat
 apart.
 """
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Float32
 
-from mlt_jax.estimator.assumption import Swaps, find_swaps
+from mlt_jax.estimator.assumption import Swaps, find_swaps, likely_cells
 from mlt_jax.estimator.counting import count_rates
 from mlt_jax.estimator.curves import Bins, Curve, fit_curves
-from mlt_jax.estimator.evidence import gather
+from mlt_jax.estimator.evidence import Evidence, judge, score_blocks
 from mlt_jax.labels import as_labels, as_matrix
 from mlt_jax.transition import Status, TransitionEstimate, as_matrices, check_assume, implied_prior
 
@@ -87,13 +88,30 @@ def estimate_from_scores(
     if rule not in RULES:
         raise ValueError(f"rule: {rule!r}; pass {', '.join(map(repr, RULES))}")
     checked = as_labels(labels, coding=coding, observed=observed)
-    evidence = gather(scores, checked)
-    curve = fit_curves(evidence.bins, assume)
-    found = evidence.identifiable
+    whole = [as_matrix(scores, checked, name="scores")]
+    return estimate_from_blocks(whole, checked, rule=rule, assume=assume, share=share)
+
+
+def estimate_from_blocks(
+    blocks: Iterable[Float32[np.ndarray, "n b"]],
+    labels: Any,
+    *,
+    rule: str = "auto",
+    assume: str = "general",
+    share: bool = True,
+) -> TransitionEstimate:
+    """`estimate_from_scores` where the scores of all classes do not fit into memory.
+
+    Args:
+      blocks: the columns of the scores in order, some classes at a time, such as `crossfit.logit_blocks`.
+      labels: what `evidence.as_columns` returns; the rest is as in `estimate_from_scores`.
+    """
     free = np.array([assume != "missing", assume != "partial"])
     auto, swaps = rule == "auto", None
-    if auto and free.all():
-        swaps = find_swaps(as_matrix(scores, checked, name="scores"), checked, evidence, curve)
+    evidence, curve, likely = _fit_blocks(blocks, labels, assume, find_likely=auto and bool(free.all()))
+    found = evidence.identifiable
+    if likely is not None:
+        swaps = find_swaps(likely, labels, evidence, curve)
     plateaus = plateau_weight(curve, evidence.bins, found) if auto and swaps is None else 1.0
     weight = 0.0 if rule == "count" else plateaus
     stderr = np.where(free, np.maximum(curve.stderr, _LEAST_ERROR), 0)
@@ -130,6 +148,25 @@ def estimate_from_scores(
     )
 
 
+def _fit_blocks(
+    blocks: Iterable[Float32[np.ndarray, "n b"]], labels: Any, assume: str, *, find_likely: bool
+) -> tuple[Evidence, Curve, Any]:
+    """Evidence and curves of all classes, and `likely_cells` if asked for: what is left of scores seen once."""
+    bins, curves, likely = [], [], []
+    for block in score_blocks(blocks, labels):
+        bins.append(block.bins())
+        curves.append(fit_curves(bins[-1], assume))
+        if find_likely:
+            likely.append(likely_cells(block, curves[-1].clean))
+    joined = Bins(*(jnp.concatenate(x) for x in zip(*bins, strict=True)))
+    curve = Curve(*(np.concatenate(x) for x in zip(*curves, strict=True)))
+    if not find_likely:
+        return judge(joined), curve, None
+    from scipy.sparse import hstack  # only needed where swaps are looked for
+
+    return judge(joined), curve, hstack(likely, format="csc")
+
+
 def plateau_weight(curve: Curve, bins: Bins, identifiable: Bool[np.ndarray, "q"]) -> float:
     """The weight of the class-dependent model, 0 to 1, from all identifiable classes together.
 
@@ -154,7 +191,13 @@ def plateau_weight(curve: Curve, bins: Bins, identifiable: Bool[np.ndarray, "q"]
 
 
 def side_test(scores: Any, labels: Any, *, observed: Any = None, coding: str = "01") -> SideTest:
-    """P-values of next to no noise on a side, from out-of-sample scores; arguments as in `estimate_from_scores`.
+    """P-values of next to no noise on a side, from out-of-sample scores; arguments as in `estimate_from_scores`."""
+    checked = as_labels(labels, coding=coding, observed=observed)
+    return side_test_from_blocks([as_matrix(scores, checked, name="scores")], checked)
+
+
+def side_test_from_blocks(blocks: Iterable[Float32[np.ndarray, "n b"]], labels: Any) -> SideTest:
+    """`side_test`; arguments as in `estimate_from_blocks`.
 
     The hypotheses are rho_neg at most 0.005 and rho_pos at most 0.02.
 
@@ -169,8 +212,7 @@ def side_test(scores: Any, labels: Any, *, observed: Any = None, coding: str = "
     """
     from scipy.stats import binom, chi2, norm  # slow to import, and only needed here
 
-    evidence = gather(scores, as_labels(labels, coding=coding, observed=observed))
-    free = fit_curves(evidence.bins)
+    evidence, free, _ = _fit_blocks(blocks, labels, "general", find_likely=False)
     held = [fit_curves(evidence.bins, *side) for side in zip(("missing", "partial"), _NEGLIGIBLE, strict=True)]
     lost = np.stack([2 * (free.likelihood - one.likelihood) for one in held], axis=1).astype(float)
     lost = np.where(free.rates > _NEGLIGIBLE, np.maximum(lost, 0) / np.maximum(free.misfit, 1)[:, None], 0)

@@ -1,14 +1,17 @@
 """Out-of-sample scores from given features: per class a ridge logistic regression ("head"), trained by folds."""
 
 import heapq
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Float32, Int
+from tqdm import tqdm
 
-from mlt_jax.labels import as_labels, in_rows
+from mlt_jax.estimator.evidence import label_block
+from mlt_jax.labels import Labels, as_labels, in_rows
 from mlt_jax.transition import as_transition, given_probability
 
 # Newton steps, and conjugate-gradient steps in each: more do not lower the loss on real features.
@@ -50,22 +53,45 @@ def cross_val_logits(
       Forward correction: Patrini et al., "Making deep neural networks robust to label noise", CVPR 2017.
     """
     checked = as_labels(labels, coding=coding, observed=observed)
-    n, q = checked.values.shape
+    logits = np.empty(checked.values.shape, np.float32)
+    start = 0
+    for found in logit_blocks(
+        features, checked, folds=folds, seed=seed, T=T, l2=l2, components=components, groups=groups
+    ):
+        logits[:, start : start + found.shape[1]] = found
+        start += found.shape[1]
+    return logits
+
+
+def logit_blocks(
+    features: Any,
+    labels: Any,
+    *,
+    folds: int = 5,
+    seed: int = 0,
+    T: Any = None,
+    l2: float = 0.03,
+    components: int = 512,
+    groups: Any = None,
+) -> Iterator[Float32[np.ndarray, "n b"]]:
+    """Yields the columns of `cross_val_logits`, some classes at a time, in order: all of them may not fit into memory.
+
+    Args:
+      labels: what `evidence.as_columns` returns; the rest is as in `cross_val_logits`.
+    """
+    n, q = (labels.values if isinstance(labels, Labels) else labels.by_class).shape
     if not 2 <= folds <= n:
         raise ValueError(f"folds: {folds}; pass 2 to {n}, the number of examples")
-    x = principal_components(features, n, components, rows=checked.rows).values
+    x = principal_components(features, n, components, rows=labels.rows if isinstance(labels, Labels) else None).values
     fold = deal_folds(n, folds=folds, seed=seed, groups=groups)
-    train = fold[:, None] != np.arange(folds)
+    train = jnp.asarray(fold[:, None] != np.arange(folds))
     rates = jnp.zeros((q, 2)) if T is None else as_transition(T, q)[:, jnp.array([0, 1]), jnp.array([1, 0])]
-    logits = np.empty((n, q), np.float32)
     block = max(1, _CELLS // (n * folds))
-    for start in range(0, q, block):  # all classes together would need too much memory where there are thousands
+    for start in tqdm(range(0, q, block), desc="heads", unit="block", delay=2, leave=False, disable=None):
         part = slice(start, start + block)
-        y = checked.values[:, part]
-        known = np.broadcast_to(True, y.shape) if checked.observed is None else checked.observed[:, part]
-        heads = head_logits(x, jnp.asarray(y, x.dtype), jnp.asarray(known), jnp.asarray(train), rates[part], l2)
-        logits[:, part] = np.asarray(heads)[np.arange(n), fold]
-    return logits
+        y, known = label_block(labels, part)
+        heads = head_logits(x, jnp.asarray(y, x.dtype), jnp.asarray(known), train, rates[part], l2)
+        yield np.asarray(heads)[np.arange(n), fold]
 
 
 def deal_folds(n: int, *, folds: int, seed: int = 0, groups: Any = None) -> Int[np.ndarray, "n"]:

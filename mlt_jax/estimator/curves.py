@@ -33,7 +33,7 @@ _RATE_PENALTY = 0.05
 # centre, its spread and the spread of the three slopes around their mean.
 _SLOPE_CENTRE, _SLOPE_SPREAD, _SLOPE_CHANGE = 0.3, 0.7, 0.2
 _BINS, _MISFIT_BINS, _PARAMETERS = 500, 20, 6
-_CLASSES = 256  # fitted together; bounds the memory
+CLASSES_AT_ONCE = 256  # fitted together; bounds the memory
 
 
 class Bins(NamedTuple):
@@ -206,7 +206,7 @@ def _fit_one(
 def _fit_all(
     bins: Bins, free: Float[Array, "2"], held: Float[Array, "2"]
 ) -> tuple[dict[str, Array], Float[Array, "q 6 6"]]:
-    return jax.lax.map(partial(_fit_one, free=free, held=held), bins, batch_size=min(_CLASSES, len(bins.rank)))
+    return jax.lax.map(partial(_fit_one, free=free, held=held), bins, batch_size=min(CLASSES_AT_ONCE, len(bins.rank)))
 
 
 def _misfit(given: Float[Array, "b"], bins: Bins) -> Float[Array, ""]:

@@ -1,13 +1,14 @@
 """Labels and scores of all classes in bins of ranks, and which classes they can identify."""
 
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Float32, UInt8
 
-from mlt_jax.estimator.curves import Bins, bin_scores
-from mlt_jax.labels import Labels, as_matrix
+from mlt_jax.estimator.curves import CLASSES_AT_ONCE, Bins, bin_scores
+from mlt_jax.labels import Labels, as_labels, as_matrix
 
 # Fewest given positives and negatives of a class; share of false discoveries among the classes called identifiable.
 _FEWEST, _SIZE = 10, 0.05
@@ -22,17 +23,74 @@ class Evidence(NamedTuple):
     frequency: Float[np.ndarray, "q"]  # P(given = 1)
 
 
+class ScoreBlock(NamedTuple):
+    """Scores and labels of neighbouring classes."""
+
+    classes: slice
+    scores: Float32[np.ndarray, "n b"]
+    labels: UInt8[np.ndarray, "n b"]
+    known: Bool[np.ndarray, "n b"]
+
+    def bins(self) -> Bins:
+        """`bin_scores` of the block."""
+        s = jnp.asarray(self.scores)
+        return bin_scores(s, jnp.asarray(self.labels, s.dtype), jnp.asarray(self.known))
+
+
+def as_columns(labels: Any, *, observed: Any, coding: str) -> Any:
+    """`Labels`, or `SparseLabels` where scipy.sparse labels can stay sparse; `label_block` reads both."""
+    if hasattr(labels, "tocsc") and observed is None and coding == "01":
+        from mlt_jax.estimator.sparse_counts import as_sparse_labels  # scipy.sparse is only needed here
+
+        return as_sparse_labels(labels)
+    return as_labels(labels, coding=coding, observed=observed)
+
+
+def label_block(labels: Any, classes: Any) -> tuple[UInt8[np.ndarray, "n b"], Bool[np.ndarray, "n b"]]:
+    """Labels of some classes of what `as_columns` returns, and which of them are observed."""
+    if not isinstance(labels, Labels):
+        values = labels.by_class[:, classes].toarray().view(np.uint8)
+        return values, np.broadcast_to(np.True_, values.shape)
+    values = labels.values[:, classes]
+    return values, np.broadcast_to(np.True_, values.shape) if labels.observed is None else labels.observed[:, classes]
+
+
+def score_blocks(blocks: Iterable[Float32[np.ndarray, "n b"]], labels: Any) -> Iterator[ScoreBlock]:
+    """Scores and labels of 256 classes at a time; `blocks` are the scores of all classes in order, in any pieces.
+
+    Curves are fitted to as many classes together, so their numbers do not depend on the pieces.
+    """
+    start, waiting = 0, []
+
+    def block(scores: Float32[np.ndarray, "n b"]) -> ScoreBlock:
+        classes = slice(start, start + scores.shape[1])
+        return ScoreBlock(classes, scores, *label_block(labels, classes))
+
+    for piece in blocks:
+        waiting.append(piece)
+        while sum(x.shape[1] for x in waiting) >= CLASSES_AT_ONCE:
+            scores = np.concatenate(waiting, axis=1)
+            yield block(scores[:, :CLASSES_AT_ONCE])
+            start += CLASSES_AT_ONCE
+            waiting = [scores[:, CLASSES_AT_ONCE:]]
+    if waiting and (scores := np.concatenate(waiting, axis=1)).shape[1]:
+        yield block(scores)
+
+
 def gather(scores: Any, labels: Labels) -> Evidence:
-    """Bins of all classes, and which of them can be identified.
+    """`judge` of all classes at once."""
+    s = as_matrix(scores, labels, name="scores")
+    return judge(ScoreBlock(slice(None), s, *label_block(labels, slice(None))).bins())
+
+
+def judge(bins: Bins) -> Evidence:
+    """Which classes can be identified from their bins.
 
     The scores of a class predict its labels if a given positive outranks a given negative more often than by chance
     (Mann and Whitney's test, one-sided), with at most 5 % false discoveries over the classes (Benjamini and Hochberg).
     """
     from scipy.stats import norm
 
-    s = jnp.asarray(as_matrix(scores, labels, name="scores"))
-    known = jnp.asarray(labels.observed if labels.observed is not None else np.ones(s.shape, bool))
-    bins = bin_scores(s, jnp.asarray(labels.values, s.dtype), known)
     positives, total = (np.asarray(v, float) for v in (bins.positives, bins.total))
     negatives = total - positives
     count, others = positives.sum(1), negatives.sum(1)

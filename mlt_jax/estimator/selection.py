@@ -1,6 +1,5 @@
 """Selection of labels to take as clean: those with small loss, by a Gaussian mixture per class and label value."""
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -17,8 +16,9 @@ _MAX_STEPS, _TOLERANCE, _VARIANCE_FLOOR = 10, 1e-2, 5e-4
 _FEWEST = 10
 _TWO_MEANS_STEPS = 100
 _FIRST_CUTS = (1 / 16, 1 / 8, 1 / 4, 3 / 8, 1 / 2, 3 / 4)  # of the range; most losses are small
-_BYTES_PER_CELL = 24  # what a fit holds per example besides the losses
+BYTES_PER_CELL = 24  # what a fit holds per example besides the losses
 _CELLS_AT_ONCE = 2**19
+LEAST_PROBABILITY = 1e-7  # of a given label, which bounds its loss
 
 Scalar = float | Float[Array, ""]
 
@@ -42,7 +42,7 @@ def select_clean(
     coding: str = "01",
     max_memory: int = 2**30,
 ) -> np.ndarray:
-    """Mask (n, q), bool, of the labels taken as clean.
+    """Mask (n, q), bool, of the labels taken as clean; too large for memory: see `sparse_selection`.
 
     Per class and label value the losses of each epoch are scaled to [0, 1] and averaged over epochs, and a mixture of
     two Gaussians is fitted. All labels are selected where that is not possible: with fewer than 10 examples, or if all
@@ -62,14 +62,12 @@ def select_clean(
     References:
       Stage 1 of the paper's Algorithm 1 (label alg1); Arazo et al., "Unsupervised label noise modeling", ICML 2019.
     """
-    check_assume(assume)
-    if not 0 < tau < 1:
-        raise ValueError(f"tau: {tau}; pass a probability strictly between 0 and 1")
+    check_rule(tau, assume)
     checked = as_labels(labels, coding=coding, observed=observed)
     history = as_matrix(losses, checked, name="losses", lead=True)
     n, q = checked.values.shape
     known = checked.observed if checked.observed is not None else np.broadcast_to(np.True_, (n, q))
-    block = int(np.clip(max_memory // ((4 * len(history) + _BYTES_PER_CELL) * n), 1, q))
+    block = int(np.clip(max_memory // ((4 * len(history) + BYTES_PER_CELL) * n), 1, q))
     taken = np.empty((n, q), bool)
     for start in range(0, q, block):
         part = slice(min(start, q - block), min(start + block, q))  # all of one size, to compile once
@@ -87,34 +85,45 @@ def losses_from_probs(probs: Any, labels: Any, *, observed: Any = None, coding: 
     """
     checked = as_labels(labels, coding=coding, observed=observed)
     p = as_matrix(probs, checked, name="probs", low=0, high=1, lead=np.ndim(probs) == 3)
-    return -np.log(np.clip(np.where(checked.values == 1, p, 1 - p), 1e-7, None))
+    return -np.log(np.clip(np.where(checked.values == 1, p, 1 - p), LEAST_PROBABILITY, None))
 
 
-@partial(jax.jit, static_argnames="assume", compiler_options=ANY_ORDER)
-def _select(
+def check_rule(tau: float, assume: str) -> None:
+    """Raises ValueError where tau is not in (0, 1) or the assumption is unknown."""
+    check_assume(assume)
+    if not 0 < tau < 1:
+        raise ValueError(f"tau: {tau}; pass a probability strictly between 0 and 1")
+
+
+def select_cells(
     losses: Float[Array, "epochs q n"],
     values: UInt8[Array, "q n"],
     known: Bool[Array, "q n"],
+    weight: Float[Array, "q n"] | None = None,
     *,
     tau: Scalar,
     assume: str,
 ) -> Bool[Array, "q n"]:
+    """Which of the `known` cells of each class are taken as clean; a cell counts `weight` times in its mixture."""
     fitted = {"general": (True, False), "missing": (False,), "partial": (True,)}[assume]
 
-    def one(cells: tuple[Array, Array, Array]) -> Bool[Array, "n"]:
-        losses, values, known = cells
+    def one(cells: tuple[Array, Array, Array, Array | None]) -> Bool[Array, "n"]:
+        losses, values, known, weight = cells
         y = values == 1
         taken = known
         for value in fitted:
             member = known & (y if value else ~y)
             x = scale_losses(losses, member)
-            mixture = fit_mixture(x, member)
+            mixture = fit_mixture(x, member, weight)
             taken = taken & ((low_posterior(mixture, x) > tau) | ~mixture.fitted | ~member)
         return taken
 
     q, n = values.shape
     at_once = min(q, max(1, _CELLS_AT_ONCE // n))  # a loop ends with the slowest of these
-    return jax.lax.map(one, (jnp.moveaxis(losses, 1, 0), values, known), batch_size=at_once)
+    return jax.lax.map(one, (jnp.moveaxis(losses, 1, 0), values, known, weight), batch_size=at_once)
+
+
+_select = jax.jit(select_cells, static_argnames="assume", compiler_options=ANY_ORDER)
 
 
 def scale_losses(losses: Float[Array, "epochs n"], member: Bool[Array, "n"]) -> Float[Array, "n"]:
@@ -131,13 +140,15 @@ def low_posterior(mixture: Mixture, x: Float[Array, "n"]) -> Float[Array, "n"]:
     return jax.nn.sigmoid(logits[0] - logits[1])
 
 
-def fit_mixture(x: Float[Array, "n"], member: Bool[Array, "n"]) -> Mixture:
+def fit_mixture(x: Float[Array, "n"], member: Bool[Array, "n"], weight: Float[Array, "n"] | None = None) -> Mixture:
     """The mixture of one masked column: 2-means, then at most 10 EM steps, as scikit-learn's GaussianMixture does.
+
+    With `weight` an example counts that many times.
 
     EM is deliberately not run to convergence: the paper's selections come from ten steps. Every step is one pass over
     the column; moments are taken about the threshold of 2-means, which avoids cancellation.
     """
-    m = member.astype(x.dtype)
+    m = member.astype(x.dtype) if weight is None else jnp.where(member, weight, 0)
     low = jnp.min(x, where=member, initial=jnp.inf)
     high = jnp.max(x, where=member, initial=-jnp.inf)
     cut = _two_means_cut(x, m, jnp.minimum(low, 1), jnp.maximum(high, 0))

@@ -5,9 +5,9 @@ from paths import DATA
 from simulate import flip
 
 from mlt_jax import assumption_test
-from mlt_jax.estimator.assumption import find_swaps
+from mlt_jax.estimator.assumption import find_swaps, likely_cells
 from mlt_jax.estimator.curves import fit_curves
-from mlt_jax.estimator.evidence import gather
+from mlt_jax.estimator.evidence import judge, score_blocks
 from mlt_jax.labels import as_labels
 from mlt_jax.paper.noise import corrupt_pairwise
 
@@ -51,8 +51,10 @@ def test_most_swaps_are_found_with_their_share_and_class_dependent_noise_has_non
 
     def swaps(given):
         labels = as_labels(given)
-        evidence = gather(scores, labels)
-        return find_swaps(scores, labels, evidence, fit_curves(evidence.bins))
+        (block,) = score_blocks([scores], labels)
+        evidence = judge(block.bins())
+        curve = fit_curves(evidence.bins)
+        return find_swaps(likely_cells(block, curve.clean), labels, evidence, curve)
 
     found = swaps(swapped)
     share = np.array([found.share[j][found.partner[j] == (j + 1) % 6].sum() for j in range(6)])

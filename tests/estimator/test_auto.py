@@ -1,8 +1,10 @@
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from simulate import t_error, unbiased
 
 from mlt_jax import Status, audit_labels, estimate, estimate_all, losses_from_probs, noisy_sides, select_clean
+from mlt_jax.estimator import auto, crossfit, evidence
 
 
 def test_estimate_selects_and_then_estimates(real_data):
@@ -134,3 +136,33 @@ def test_baselines_and_the_fallback_honour_an_assumption(assume, side):
         assert (free[:, side] != np.eye(2)[side]).any()
         np.testing.assert_array_equal(held[:, side], np.tile(np.eye(2)[side], (3, 1)))
         np.testing.assert_allclose(held[:, 1 - side], free[:, 1 - side], atol=1e-6)
+
+
+def test_sparse_labels_with_features_stay_sparse_and_give_the_same_numbers(monkeypatch):
+    rng = np.random.default_rng(1)
+    features = rng.normal(size=(1500, 10)).astype(np.float32)
+    clean = features @ rng.normal(size=(10, 12)) > 3
+    labels = (clean ^ (rng.random(clean.shape) < np.where(clean, 0.3, 0.02))).astype(np.uint8)
+    dense, sides = estimate(labels, features=features), noisy_sides(labels, features=features)
+
+    def refuse(*args, **options):
+        raise AssertionError("sparse labels were made dense")
+
+    monkeypatch.setattr(auto, "as_labels", refuse)
+    monkeypatch.setattr(evidence, "as_labels", refuse)
+    for form in (sp.csr_matrix, sp.coo_array):
+        found = estimate(form(labels), features=features)
+        for one, other in zip(dense, found, strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-6)
+    for one, other in zip(sides, noisy_sides(sp.csr_array(labels), features=features), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+    monkeypatch.setattr(crossfit, "_CELLS", 5 * 1500 * 5)  # heads of five classes at a time
+    np.testing.assert_allclose(estimate(sp.csr_array(labels), features=features).T, dense.T, atol=1e-6)
+
+
+def test_features_with_wrong_sparse_labels_or_assumptions_are_named():
+    labels, features = sp.csr_array(np.full((20, 2), 2)), np.zeros((20, 3))
+    with pytest.raises(ValueError, match="labels: row 0, column 0 is 2; pass 0 or 1"):
+        estimate(labels, features=features)
+    with pytest.raises(ValueError, match="assume: 'both'"):
+        estimate(labels > 0, features=features, assume="both")

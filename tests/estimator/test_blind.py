@@ -4,7 +4,7 @@ import pytest
 from simulate import scored, t_error
 
 from mlt_jax import Status, estimate, estimate_from_scores, noisy_sides
-from mlt_jax.estimator.blind import plateau_weight, side_test
+from mlt_jax.estimator.blind import estimate_from_blocks, plateau_weight, side_test
 from mlt_jax.estimator.curves import fit_curves
 from mlt_jax.estimator.evidence import gather
 from mlt_jax.labels import as_labels
@@ -208,3 +208,14 @@ def test_blind_on_real_features_beats_what_the_paper_printed_when_told(real_data
         labels = np.where(clean, chance >= rates[1], chance < rates[0]).astype(np.uint8)
         found = estimate(labels, features=data["features"].astype(np.float32))
         assert t_error(found, *rates) < told
+
+
+def test_scores_that_come_in_pieces_give_the_same_rates():
+    rng = np.random.default_rng(9)
+    scores, labels = scored(rng, n=400, q=300)
+    whole = estimate_from_scores(scores, labels)
+    checked = as_labels(labels)
+    for width in (1, 70):
+        pieces = (scores[:, start : start + width] for start in range(0, 300, width))
+        for one, other in zip(whole, estimate_from_blocks(pieces, checked), strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-6)

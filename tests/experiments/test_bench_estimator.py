@@ -1,6 +1,7 @@
 import importlib.util
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -30,36 +31,92 @@ def tiny(bench, tmp_path):
     return bench.Config(out=tmp_path, **sizes)
 
 
-def test_every_row_has_its_times_and_the_growth_is_fitted(bench, tiny, capsys):
+@pytest.fixture
+def in_process(bench, monkeypatch):
+    """Measures rows in this process, which has compiled already; says which."""
+    measured = []
+
+    def measure(config, name, speed):
+        measured.append(name)
+        return json.loads(json.dumps(bench.jobs(config, speed)[name]()))
+
+    monkeypatch.setattr(bench, "in_child", measure)
+    return measured
+
+
+def test_every_row_has_its_times_and_the_growth_is_fitted(bench, tiny, in_process, capsys):
     rows = bench.main(tiny)
     report = json.loads((tiny.out / "bench.json").read_text())
-    assert [row["what"] for row in rows] == ["from losses", "dense", "power law", "power law"] + ["simulated"] * 3
-    large = {"labels_to_T", "scipy_lists", "tables", "peak_gb"}
-    assert set(report["exponents"]) == {"counting", "joint", "medoid"} | large
-    assert (tiny.out / "growth.svg").read_text().count("<polyline") == 7
-    assert report["limits"]["gb_per_s"] > 0
-    assert report["rows"] == json.loads(json.dumps(rows))
+    assert list(rows) == in_process == [
+        "machine", "from losses", "dense n=300 q=6", "power law n=500 q=60", "power law n=1000 q=120",
+        "n=300 q=60", "n=600 q=60", "n=600 q=120",
+    ]  # fmt: skip
+    times = {"labels_to_T", "scipy_lists", "tables", "numpy", "algorithm_1_extrapolated"}
+    memory = {"peak_gb", "scipy_lists_gb", "tables_gb", "numpy_gb"}
+    assert set(report["exponents"]) == {"counting", "joint", "medoid"} | times | memory
+    assert report["rows"] == rows
+    assert rows["machine"]["gb_per_s"] > 0
+    simulated, large = ([row for row in rows.values() if row["what"] == what] for what in ("simulated", "power law"))
     for key in ("counting_to_scipy", "joint_to_reading", "medoid_pairs_per_s", "algorithm_1_extrapolated", "peak_gb"):
-        assert all(row[key] > 0 for row in rows[4:])
-    assert rows[1]["to_numpy"] > 0
-    assert all(row["same_status"] == 1 and row["off_tables"] < 1e-5 for row in rows[2:4])
+        assert all(row[key] > 0 for row in simulated)
+    assert rows["dense n=300 q=6"]["to_numpy"] > 0
+    assert all(row["same_status"] == 1 and row["off_tables"] < 1e-5 for row in large)
+    assert all(0 < row["labels_gb"] <= row["peak_gb"] <= row["tables_gb"] for row in large)
     for key in ("selection_speedup", "solve_speedup", "total_speedup", "numpy_speedup"):
-        assert rows[0][key] > 0
-    assert "growth with q" in capsys.readouterr().out
-
-
-def test_an_interrupt_keeps_the_finished_rows(bench, tiny, monkeypatch, capsys):
-    def two(config, limits):
-        yield "one", lambda: {"what": "one"}
-        yield "two", interrupt
-
-    def interrupt():
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(bench, "jobs", two)
+        assert rows["from losses"][key] > 0
+    told = capsys.readouterr().out
+    assert "growth with q" in told
+    assert (tiny.out / "bench.md").read_text() in told
+    picture = (tiny.out / "growth.svg").read_bytes()
+    for name in (b"estimate_all", b"plain SciPy lists", b"q x q tables", b"vectorised NumPy", b"Algorithm 1"):
+        assert name in picture
+    bench.plot(list(rows.values()), tiny.out / "again.svg")
+    assert (tiny.out / "again.svg").read_bytes() == picture
+    bench.main(replace(tiny, rows=("power law*120",)))  # what is there stays, what is asked for is measured again
+    assert in_process[8:] == ["power law n=1000 q=120"]
     bench.main(tiny)
-    assert json.loads((tiny.out / "bench.json").read_text())["rows"] == [{"what": "one"}]
+    assert len(in_process) == 9
+
+
+def test_a_row_is_measured_in_a_process_of_its_own(bench, tiny):
+    found = bench.main(replace(tiny, rows=("machine",)))
+    assert list(found) == ["machine"]
+    assert found["machine"]["cores"] > 0
+    assert "GB/s" in (tiny.out / "bench.md").read_text()
+
+
+def test_rows_that_do_not_exist_are_named(bench, tiny):
+    with pytest.raises(SystemExit, match="--rows: none is called cubic; there are machine, from losses"):
+        bench.main(replace(tiny, rows=("cubic",)))
+
+
+def test_the_table_has_what_is_wanted_beside_what_was_measured(bench):
+    rows = {"dense n=73872 q=80": {"what": "dense", "n": 73872, "q": 80, "labels_to_T": 0.05, "to_numpy": 0.9}}
+    for q, seconds, n in ((131_073, 4.0, 196_606), (670_091, 20.0, 490_449)):
+        row = {"what": "power law", "n": n, "q": q, "labels_to_T": seconds, "to_scipy_lists": 0.3, "peak_gb": 2.5}
+        rows[f"power law n={n} q={q}"] = row
+    table = bench.markdown(rows)
+    assert "| power law n=490449 q=670091 | 490,449 | 670,091 | 20 | 0.3 |  |  |  | 2.5 |  |" in table
+    assert "| 670,091 classes, 490,449 examples: labels to T, s | 20 | 60 |  |" in table
+    assert "| COCO's size, dense: of vectorised NumPy's time | 0.9 | 0.7 | missed |" in table
+    assert "| growth of labels to T with q, n growing along: exponent | 0.986 | 1.2 |  |" in table
+
+
+def test_an_interrupt_keeps_the_finished_rows_and_the_next_run_goes_on(bench, tiny, monkeypatch, capsys):
+    def stop(config, name, speed):
+        if name != "machine":
+            raise KeyboardInterrupt
+        return {"what": "machine", "cores": 2, "cpu": "a", "jax": "1", "gb_per_s": 9.0, "gemm_gflops": 99.0}
+
+    monkeypatch.setattr(bench, "in_child", stop)
+    bench.main(tiny)
+    assert list(json.loads((tiny.out / "bench.json").read_text())["rows"]) == ["machine"]
     assert "1 finished rows" in capsys.readouterr().out
+    seen = []
+    monkeypatch.setattr(bench, "in_child", lambda config, name, speed: seen.append((name, speed)) or {"what": name})
+    bench.main(tiny)
+    assert seen[0] == ("from losses", 9.0)
+    assert len(seen) == 7
 
 
 def test_the_contenders_do_the_same_work(bench):
