@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float
 
+from mlt_jax.arguments import check_choice, check_switch
 from mlt_jax.estimator.assumption import Swaps, find_swaps
 from mlt_jax.estimator.counting import count_rates
 from mlt_jax.estimator.curves import Bins, Curve, fit_curves
@@ -84,8 +85,8 @@ def estimate_from_scores(
       `residual` is the misfit of the curve; `partners` is 0.
     """
     check_assume(assume)
-    if rule not in RULES:
-        raise ValueError(f"rule: {rule!r}; pass {', '.join(map(repr, RULES))}")
+    check_choice("rule", rule, RULES, ", ".join(map(repr, RULES)))
+    check_switch("share", share)
     checked = as_labels(labels, coding=coding, observed=observed)
     evidence = gather(scores, checked)
     curve = fit_curves(evidence.bins, assume)

@@ -9,6 +9,7 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from mlt_jax.arguments import check_choice, check_integer, check_key, shown
 from mlt_jax.estimator import line
 from mlt_jax.estimator.counts import Groups, Tables
 from mlt_jax.estimator.pairs import Choice, choose
@@ -37,6 +38,9 @@ def estimate_from_tables(
 
     The options, and the errors raised, are those of `estimate_all`.
     """
+    if not isinstance(tables, Tables):
+        raise TypeError(f"tables: {shown(tables)}; pass the `Tables` that `count` returns")
+    check_integer("min_selected", min_selected, 0)
     q = len(tables.both)
     rank = partner_ranks(q, aggregate=aggregate, assume=assume, num_partners=num_partners, key=key)
     other = None if fallback is None else as_transition(fallback, q, name="fallback")
@@ -51,15 +55,16 @@ def partner_ranks(
 
     The shape is (1, q) if the order is the same for all classes. The entries `rank[j, j]` are to be ignored.
     """
-    if aggregate not in AGGREGATES:
-        raise ValueError(f"aggregate: {aggregate!r}; pass one of {', '.join(AGGREGATES)}")
+    check_choice("aggregate", aggregate, AGGREGATES, f"one of {', '.join(AGGREGATES)}")
     check_assume(assume)
     if num_partners is None and (key is None or aggregate != "first"):
         return jnp.arange(q)[None]
-    if num_partners is not None and not 1 <= num_partners <= max(q - 1, 1):
-        raise ValueError(f"num_partners: {num_partners}; pass 1 to {q - 1}, one less than the number of classes")
+    if num_partners is not None:
+        remedy = f"1 to {q - 1}, one less than the number of classes"
+        check_integer("num_partners", num_partners, 1, max(q - 1, 1), remedy)
     if key is None:
         raise ValueError(f"key: None; num_partners={num_partners} draws partners, pass jax.random.key(seed)")
+    check_key(key)
     draw = jax.random.uniform(key, (q, q)) + jnp.eye(q)
     rank = jnp.argsort(jnp.argsort(draw, axis=1), axis=1)
     return jnp.where(rank < (q - 1 if num_partners is None else num_partners), rank, q)
