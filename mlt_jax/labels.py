@@ -10,6 +10,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float32, Shaped, UInt8
 
+from mlt_jax.arguments import check_integer, shown
+
 
 class Labels(NamedTuple):
     """Checked labels of n examples and q classes, the result of `as_labels`."""
@@ -28,6 +30,7 @@ CODINGS = {
     "voc": {-1: ABSENT, 0: DIFFICULT, 1: PRESENT},
     "uncertain": {-1: UNKNOWN, 0: ABSENT, 1: PRESENT},
 }
+_MOST_CLASSES = 2**31  # of a list of lists: a larger index is a mistake
 _LISTS = "a list of lists holds class indices, for a 0/1 matrix pass np.array(...)"
 
 
@@ -64,10 +67,10 @@ def as_labels(
       ValueError: a wrong shape, or a value that `coding` does not have; the message names the cell and the remedy.
       TypeError: no real numbers, or no lists of class indices.
     """
-    if coding not in CODINGS:
-        raise ValueError(f"coding: {coding!r} is unknown; pass {_explain(*CODINGS)}")
-    if num_classes is not None and num_classes < 1:
-        raise ValueError(f"num_classes: {num_classes}; pass at least 1")
+    if not isinstance(coding, str) or coding not in CODINGS:
+        raise ValueError(f"coding: {shown(coding)} is unknown; pass {_explain(*CODINGS)}")
+    if num_classes is not None:
+        check_integer("num_classes", num_classes, 1, _MOST_CLASSES, "at least 1")
     names = None if classes is None else _class_names(classes)
     masks, rows = [observed], None
     if isinstance(labels, Labels):
@@ -85,7 +88,7 @@ def as_labels(
         if _is_frame(labels):
             names, rows = names or _column_names(labels, name), _row_names(labels, name)
             labels = _reordered(labels, name, names)
-        grid = _dense(labels, name)
+        grid = dense(labels, name)
     if grid.ndim != 2 or 0 in grid.shape:
         raise ValueError(f"{name}: shape {grid.shape}; pass (n, q), at least one example and one class")
     q = grid.shape[1]
@@ -136,12 +139,20 @@ def as_mask(array: Any, like: Labels, *, name: str) -> Bool[np.ndarray, "n q"]:
 
 def check_binary(name: str, array: ArrayLike) -> Shaped[Array, "n q"]:
     """The matrix as a jax array; ValueError unless it is (n, q) with values 0/1 (not checked under jit)."""
-    if np.ndim(array) != 2:
-        raise ValueError(f"{name}: has shape {np.shape(array)}; pass a matrix (examples, classes)")
-    if not isinstance(array, jax.core.Tracer):
-        host = np.asarray(array)
-        _reject(host, (host != 0) & (host != 1), None, name, None, "pass values 0 and 1")
-    return jnp.asarray(array)
+    given = array if isinstance(array, jax.core.Tracer) else dense(array, name)
+    if given.ndim != 2:
+        raise ValueError(f"{name}: has shape {given.shape}; pass a matrix (examples, classes)")
+    if isinstance(given, np.ndarray):
+        _reject(given, (given != 0) & (given != 1), None, name, None, "pass values 0 and 1")
+    return jnp.asarray(given)
+
+
+def num_axes(array: Any) -> int:
+    """The number of axes, as `np.ndim`; 0 for lists of unequal length, which `as_matrix` reports."""
+    try:
+        return np.ndim(array)
+    except ValueError:
+        return 0
 
 
 def to_lists(labels: Labels) -> list[list[int]]:
@@ -186,6 +197,8 @@ def _from_lists(rows: list[Any] | tuple[Any, ...], q: int | None, name: str) -> 
         k = next(k for k, index in enumerate(flat) if type(index) in odd)
         raise TypeError(f"{name}: row {row_of[k]} has class index {flat[k]!r}; pass integers ({_LISTS})")
     q = max(flat, default=-1) + 1 if q is None else q
+    if q > _MOST_CLASSES:
+        raise ValueError(f"{name}: class index {q - 1}; pass smaller ones ({_LISTS})")
     if flat and not 0 <= min(flat) <= max(flat) < q:
         k = next(k for k, index in enumerate(flat) if not 0 <= index < q)
         raise ValueError(f"{name}: row {row_of[k]} has class index {flat[k]} of {q} classes; pass 0 to {q - 1}")
@@ -224,14 +237,14 @@ def _fitted(
         places = tuple(map(str, range(shape[1])))
         if classes or set(_column_names(array, name) or ()) == set(places):  # column numbers order unnamed classes
             array = _reordered(array, name, classes or places)
-    grid = _dense(array, name)
+    grid = dense(array, name)
     if grid.shape[-2:] != shape or grid.ndim not in ((2, 3) if lead else (2,)) or 0 in grid.shape:
         forms = "(n, q) or (epochs, n, q)" if lead else "(n, q)"
         raise ValueError(f"{name}: shape {grid.shape}, labels have {shape}; pass {forms}")
     return grid[None] if lead and grid.ndim == 2 else grid
 
 
-def _dense(array: Any, name: str) -> np.ndarray:
+def dense(array: Any, name: str) -> np.ndarray:
     """`array` as a numpy array of real numbers; missing values of DataFrames become NaN."""
     if _is_frame(array):
         return _dense_frame(array, name)
@@ -241,6 +254,8 @@ def _dense(array: Any, name: str) -> np.ndarray:
     if not sparse:
         try:
             array = np.asarray(array)
+        except TypeError:
+            raise TypeError(f"{name}: {shown(array)}; pass an (n, q) array of real numbers") from None
         except ValueError as error:
             lengths = [len(row) if hasattr(row, "__len__") else 0 for row in array]
             i = next((i for i, length in enumerate(lengths) if length != lengths[0]), 0)

@@ -3,7 +3,6 @@
 `T[j, clean, noisy]`, rows sum to 1; `rho_neg = T[j, 0, 1]`, `rho_pos = T[j, 1, 0]`.
 """
 
-import zipfile
 from collections.abc import Sequence
 from enum import IntEnum
 from html import escape
@@ -16,6 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from mlt_jax.arguments import check_choice, shown
+from mlt_jax.files.arrays import load_npz
 from mlt_jax.labels import Labels
 from mlt_jax.outputs import atomic
 
@@ -131,10 +132,9 @@ class TransitionEstimate(NamedTuple):
           ValueError: no such file, or its classes have other names.
         """
         try:
-            with np.load(path, allow_pickle=False) as archive:
-                arrays = dict(archive)
-        except (EOFError, zipfile.BadZipFile, ValueError) as error:
-            raise ValueError(f"path: {path} is no npz file of arrays ({error or 'it is empty'})") from None
+            arrays = load_npz(path)
+        except ValueError as error:
+            raise ValueError(f"path: {error}") from None
         if missing := set(cls._fields) - set(arrays):
             raise ValueError(f"path: {path} has no {sorted(missing)}; pass a file that `save` has written")
         found = cls(**{name: jnp.asarray(arrays[name]) for name in cls._fields})
@@ -164,7 +164,10 @@ def _is_plain(found: "TransitionEstimate") -> bool:
 
 def as_transition(T: Any, num_classes: int, *, name: str = "T") -> Float[Array, "q 2 2"]:
     """T as a checked (q, 2, 2) array of row-stochastic matrices."""
-    array = np.asarray(T, float)
+    try:
+        array = np.asarray(T, float)
+    except (ValueError, TypeError):
+        raise TypeError(f"{name}: {shown(T)}; pass ({num_classes}, 2, 2) real numbers, T[j, clean, noisy]") from None
     if array.shape != (num_classes, 2, 2):
         raise ValueError(f"{name}: shape {array.shape}; pass ({num_classes}, 2, 2), T[j, clean, noisy]")
     bad = ~((array >= 0).all((1, 2)) & np.isclose(array.sum(2), 1, atol=1e-4).all(1))
@@ -188,8 +191,8 @@ def as_matrices(rates: Float[Array, "q 2"]) -> Float[Array, "q 2 2"]:
 
 def check_assume(assume: str) -> None:
     """Raises ValueError unless `assume` is "general", "missing" or "partial"."""
-    if assume not in ("general", "missing", "partial"):
-        raise ValueError(f'assume: {assume!r}; pass "general", "missing" (rho_neg = 0) or "partial" (rho_pos = 0)')
+    remedy = '"general", "missing" (rho_neg = 0) or "partial" (rho_pos = 0)'
+    check_choice("assume", assume, ("general", "missing", "partial"), remedy)
 
 
 def apply_assumption(T: Any, assume: str) -> Float[np.ndarray, "q 2 2"]:

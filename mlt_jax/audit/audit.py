@@ -14,7 +14,6 @@ That is class-dependent noise. Where the estimate finds that noise prefers ambig
 given label says nothing more about the clean one than the score does, and `estimator.counting` gives P(wrong).
 """
 
-import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,11 +22,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from mlt_jax.arguments import shown
 from mlt_jax.audit.calibrate import calibrate, wrong_probability
 from mlt_jax.estimator.auto import check_groups, estimate
 from mlt_jax.estimator.counting import counted_wrong
 from mlt_jax.estimator.crossfit import cross_val_logits, principal_components
-from mlt_jax.labels import Labels, as_labels, as_logits
+from mlt_jax.files.arrays import load_npz
+from mlt_jax.labels import Labels, as_labels, as_logits, num_axes
 from mlt_jax.outputs import atomic
 from mlt_jax.transition import Status, TransitionEstimate, from_matrices, html_table
 
@@ -91,14 +92,13 @@ class Audit(NamedTuple):
           ValueError: the file was not written by `save`.
         """
         try:
-            with np.load(path, allow_pickle=False) as archive:
-                arrays = dict(archive)
+            arrays = load_npz(path)
             found = TransitionEstimate(*(jnp.asarray(arrays[f"found_{name}"]) for name in TransitionEstimate._fields))
             classes, rows = (None if k not in arrays else tuple(arrays[k].tolist()) for k in ("classes", "rows"))
             labels = Labels(arrays["labels"], arrays.get("observed"), classes, rows)
             numbers = {name: arrays[name] for name in ("scores", "slope", "offset", "wrong")}
             return cls(labels, found, ids=tuple(arrays["ids"].tolist()), **numbers)
-        except (KeyError, EOFError, zipfile.BadZipFile, ValueError) as error:
+        except (KeyError, ValueError) as error:
             raise ValueError(f"path: {path} is no audit ({error}); pass a file that `Audit.save` has written") from None
 
     @property
@@ -148,9 +148,11 @@ def audit_labels(
     """
     if classes is None and probs is not None and hasattr(probs, "columns") and isinstance(labels, list | tuple):
         classes = list(map(str, probs.columns))
-    width = None if probs is None or not isinstance(labels, list | tuple) else np.shape(probs)[-1]
+    width = np.shape(probs)[-1] if isinstance(labels, list | tuple) and num_axes(probs) >= 2 else None
     checked = as_labels(labels, coding=coding, observed=observed, classes=classes, num_classes=width)
     n, q = checked.values.shape
+    if isinstance(ids, str) or not (ids is None or np.iterable(ids)):
+        raise TypeError(f"ids: {shown(ids)}; pass a list of names, one per example")
     names = tuple(map(str, (checked.rows or range(n)) if ids is None else ids))
     if len(names) != n:
         raise ValueError(f"ids: {len(names)} names, labels have {n} rows; pass one name per example")
@@ -169,7 +171,7 @@ def audit_labels(
     if x is not None:
         scores = cross_val_logits(x, checked, T=None if counted else found.T, seed=seed, groups=groups)
     else:
-        scores = as_logits(probs[-1] if np.ndim(probs) == 3 else probs, checked)
+        scores = as_logits(probs[-1] if num_axes(probs) == 3 else probs, checked)
     known = checked.observed if checked.observed is not None else np.ones((n, q), bool)
     y = checked.values.astype(np.float32)
     rates = jnp.stack([found.rho_neg, found.rho_pos], axis=1).astype(jnp.float32)

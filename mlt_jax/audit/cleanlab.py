@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from mlt_jax.labels import as_labels
+from mlt_jax.arguments import shown
+from mlt_jax.labels import as_labels, num_axes
 from mlt_jax.transition import TransitionEstimate, as_transition, implied_prior
 
 
@@ -27,16 +28,16 @@ def to_cleanlab_joint(T: Any, labels: Any, *, observed: Any = None, coding: str 
       T: (q, 2, 2) `T[j, clean, noisy]`, or a `TransitionEstimate`, whose prior is then used.
       labels: (n, q), any form that `as_labels` takes, with its `observed` and `coding`.
     """
-    width = len(T.T if isinstance(T, TransitionEstimate) else np.asarray(T))
-    lists = isinstance(labels, list | tuple)
-    checked = as_labels(labels, coding=coding, observed=observed, num_classes=width if lists else None)
+    matrices = T.T if isinstance(T, TransitionEstimate) else T
+    lists = isinstance(labels, list | tuple) and num_axes(matrices) == 3
+    checked = as_labels(labels, coding=coding, observed=observed, num_classes=len(matrices) if lists else None)
     n, q = checked.values.shape
+    valid = as_transition(matrices, q)
     size = np.full(q, n) if checked.observed is None else checked.observed.sum(axis=0)
     ones = checked.values.sum(axis=0, dtype=np.int64)
     if isinstance(T, TransitionEstimate):
         matrix, prior = np.asarray(T.T, float), np.asarray(T.prior, float)
     else:
-        valid = as_transition(T, q)
         prior = np.asarray(implied_prior(valid, jnp.asarray(ones / np.maximum(size, 1), valid.dtype)), float)
         matrix = np.asarray(valid, float)
     share = np.stack([1 - prior, prior], axis=1)[:, :, None] * matrix  # P(clean, noisy)
@@ -54,7 +55,10 @@ def from_cleanlab_joint(joint: Any) -> Float[Array, "q 2 2"]:
 
     A clean value that was never counted gets the identity row.
     """
-    counts = np.asarray(joint, float)
+    try:
+        counts = np.asarray(joint, float)
+    except (ValueError, TypeError):
+        raise TypeError(f"joint: {shown(joint)}; pass (q, 2, 2) counts, [class, noisy, clean]") from None
     if counts.ndim != 3 or counts.shape[1:] != (2, 2) or not (np.isfinite(counts) & (counts >= 0)).all():
         raise ValueError(f"joint: shape {counts.shape}; pass (q, 2, 2) counts, [class, noisy, clean], none below 0")
     counts = counts.transpose(0, 2, 1)

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int, UInt8
 
+from mlt_jax.arguments import check_choice, check_integer, check_number
 from mlt_jax.audit.audit import as_audit
 
 
@@ -30,8 +31,9 @@ def find_label_issues(source: Any, *, threshold: float = 0.5, most: int | None =
       **inputs: the arguments of `audit_labels`, where `source` is labels.
     """
     audit = as_audit(source, inputs)
-    if not 0 <= threshold < 1:
-        raise ValueError(f"threshold: {threshold}; pass a probability in [0, 1)")
+    check_number("threshold", threshold, lambda x: 0 <= x < 1, "a probability in [0, 1)")
+    if most is not None:
+        check_integer("most", most, 0)
     rows, columns = np.nonzero(audit.wrong > threshold)
     wrong = audit.wrong[rows, columns]
     order = np.argsort(-wrong, kind="stable")[:most]
@@ -65,8 +67,7 @@ def label_quality(source: Any, *, per: str = "cell", **inputs: Any) -> Float[np.
       per: "cell", (n, q); "example", (n,): that all of its labels are right; or "class", (q,): the mean of its cells,
         which is the expected share of right labels. Cells that are not labelled count as right, and in no mean.
     """
-    if per not in ("cell", "example", "class"):
-        raise ValueError(f'per: {per!r}; pass "cell", "example" or "class"')
+    check_choice("per", per, ("cell", "example", "class"), '"cell", "example" or "class"')
     audit = as_audit(source, inputs)
     right = 1 - audit.wrong
     if per == "example":
@@ -80,6 +81,7 @@ def label_quality(source: Any, *, per: str = "cell", **inputs: Any) -> Float[np.
 def clean_labels(source: Any, *, threshold: float = 0.5, **inputs: Any) -> UInt8[np.ndarray, "n q"]:
     """Labels (n, q), 0/1, with those flipped that are more probably wrong than `threshold`; unlabelled cells stay 0."""
     audit = as_audit(source, inputs)
+    check_number("threshold", threshold, lambda x: 0 <= x <= 1, "a probability")
     return audit.labels.values ^ (audit.wrong > threshold).astype(np.uint8)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Float32, Int, UInt8
 from scipy.special import expit
 
+from mlt_jax.arguments import check_choice, check_integer, check_number, check_seed, shown
 from mlt_jax.labels import Labels, as_labels, as_matrix
 
 _STRATA = {0: 5, 1: 2}  # of a class's cells not given and of those given, by score; twice as many of all classes
@@ -64,11 +65,10 @@ def propose_cells(
       seed: of the draw.
     """
     checked, s, known = read_inputs(labels, scores, observed, coding)
-    if per not in ("class", "all"):
-        raise ValueError(f'per: {per!r}; pass "class" or "all"')
-    if budget < 2 or not 0 <= suspects < 1:
-        what = f"budget: {budget}; pass 2 or more" if budget < 2 else f"suspects: {suspects}; pass a share in [0, 1)"
-        raise ValueError(what)
+    check_choice("per", per, ("class", "all"), '"class" or "all"')
+    check_integer("budget", budget, 2, remedy="2 or more")
+    check_number("suspects", suspects, lambda x: 0 <= x < 1, "a share in [0, 1)")
+    check_seed(seed)
     rng, p = np.random.default_rng(seed), expit(np.where(checked.values == 1, -s, s).astype(float))
     suspicion = p if wrong is None else as_matrix(wrong, checked, name="wrong", low=0, high=1)
     q = s.shape[1]
@@ -96,8 +96,14 @@ def read_inputs(
 
 def check_decisions(decisions: Decisions, labels: Labels, known: np.ndarray) -> Decisions:
     """Decisions as arrays of one length, each about a labelled cell, none twice."""
-    example, column, label = (np.asarray(part).astype(int) for part in decisions[:3])
-    probability = np.asarray(decisions.probability, float)
+    if not isinstance(decisions, Decisions):
+        raise TypeError(f"decisions: {shown(decisions)}; pass `Decisions`, as `Proposal.decide` makes them")
+    try:
+        example, column, label, probability = (np.asarray(part, float) for part in decisions)
+    except (ValueError, TypeError):
+        raise TypeError("decisions: not all are numbers; pass rows, columns, labels and probabilities") from None
+    if {part.ndim for part in (example, column, label, probability)} != {1}:
+        raise ValueError("decisions: not all parts are lists of numbers; pass (m,) of each")
     sizes = {len(part) for part in (example, column, label, probability)}
     if len(sizes) > 1 or 0 in sizes:
         raise ValueError(f"decisions: parts of length {sorted(sizes)}; pass as many of each, one or more")
@@ -106,8 +112,11 @@ def check_decisions(decisions: Decisions, labels: Labels, known: np.ndarray) -> 
     def first(bad: np.ndarray, what: str) -> None:
         if bad.any():
             k = int(bad.argmax())
-            raise ValueError(f"decisions: entry {k} (row {example[k]}, column {column[k]}) {what}")
+            raise ValueError(f"decisions: entry {k} (row {example[k]:g}, column {column[k]:g}) {what}")
 
+    whole = np.all([np.trunc(part) == part for part in (example, column, label)], axis=0)
+    first(~whole, "is not in whole numbers; correct it")
+    example, column, label = (part.astype(int) for part in (example, column, label))
     first((example < 0) | (example >= n) | (column < 0) | (column >= q), f"is outside the labels {(n, q)}; drop it")
     first(~known[example, column], "is not labelled; drop it")
     first(~np.isin(label, (-1, 0, 1)), "has another label than 0, 1 or -1 (undecided)")

@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy.special import expit, logit, ndtri, stdtrit
 
+from mlt_jax.arguments import check_number, check_seed
 from mlt_jax.audit.propose import Decisions, check_decisions, read_inputs
 from mlt_jax.labels import Labels, as_labels
 from mlt_jax.transition import Status, TransitionEstimate, as_matrices
@@ -76,15 +77,15 @@ def verified(
     """
     checked, s, known = read_inputs(labels, scores, observed, coding)
     cells = check_decisions(decisions, checked, known)
-    if not 0 < level < 1:
-        raise ValueError(f"level: {level}; pass a number between 0 and 1")
-    if reason := refusal(checked, decisions):
+    check_number("level", level, lambda x: 0 < x < 1, "a number between 0 and 1")
+    check_seed(seed)
+    if reason := refusal(checked, cells):
         raise ValueError(f"decisions: {reason}")
-    every = Decisions(*(part[cells.label >= 0] for part in cells))
+    proposed, every = cells, Decisions(*(part[cells.label >= 0] for part in cells))
     wrong = _fit(s, checked.values, every, np.ones(len(every.label), bool)).predict(s, checked.values) * known
     cells = Decisions(*(part[np.isfinite(every.probability)] for part in every))
     share, share_interval, share_more = _overall(s, checked.values, known, cells, level, seed)
-    counts = _count(checked.values, known, decisions, cells, wrong)
+    counts = _count(checked.values, known, proposed, cells, wrong)
     rng = np.random.default_rng(seed)
     draws = _rates(counts, rng)
     interval = _ends(draws, level)
@@ -250,7 +251,7 @@ def _overall(
     degrees = by_stratum.sum() ** 2 / max((by_stratum**2 / freedom).sum(), 1e-30)
     wider = (stdtrit(max(degrees, 1), (1 + level) / 2) / ndtri((1 + level) / 2)) ** 2
     variance = max(by_stratum.sum() * wider, modelled)
-    expected = float(np.average(weight, weights=weight * predicted))
+    expected = float(np.average(weight, weights=weight * np.maximum(predicted, 1e-30)))
     rng = np.random.default_rng(seed)
 
     unseen = np.array([max(share * total - seen, 0)])

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from mlt_jax.labels import Labels, as_labels, as_matrix
+from mlt_jax.arguments import check_number
+from mlt_jax.labels import Labels, as_labels, as_matrix, num_axes
 
 
 def t_estimator(
@@ -54,7 +55,7 @@ def dual_t(
 
 def _check(probs: Any, labels: Any, observed: Any, coding: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Checked probabilities (float64), observed cells and 0/1 labels, each (n, q)."""
-    if np.ndim(probs) == 3:
+    if num_axes(probs) == 3:
         raise ValueError(f"probs: shape {np.shape(probs)}; pick one epoch, (n, q): the least validation loss is usual")
     checked: Labels = as_labels(labels, coding=coding, observed=observed)
     known = checked.observed if checked.observed is not None else np.ones(checked.values.shape, bool)
@@ -65,8 +66,9 @@ def _check(probs: Any, labels: Any, observed: Any, coding: str) -> tuple[np.ndar
 
 def _anchor_rows(p: np.ndarray, known: np.ndarray, quantile: float | None) -> np.ndarray:
     """T (q, 2, 2) whose row v is the posterior of the anchor point of v."""
-    if quantile is not None and not 0 < quantile < 1:
-        raise ValueError(f"quantile: {quantile}; pass a number strictly between 0 and 1, such as 0.97, or None")
+    if quantile is not None:
+        remedy = "a number strictly between 0 and 1, such as 0.97, or None"
+        check_number("quantile", quantile, lambda x: 0 < x < 1, remedy)
     posterior = np.where(known, np.stack([1 - p, p]), np.nan)  # [v, example, class]
     candidates = np.where(known, posterior, -1)
     if quantile is not None:

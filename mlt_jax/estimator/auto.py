@@ -2,8 +2,7 @@
 
 from typing import Any
 
-import numpy as np
-
+from mlt_jax.arguments import check_choice, shown
 from mlt_jax.estimator.anchors import dual_t, t_estimator
 from mlt_jax.estimator.blind import (
     RULES,
@@ -17,7 +16,7 @@ from mlt_jax.estimator.correlations import estimate_all
 from mlt_jax.estimator.crossfit import logit_blocks
 from mlt_jax.estimator.evidence import as_columns
 from mlt_jax.estimator.selection import losses_from_probs, select_clean
-from mlt_jax.labels import as_labels, as_logits
+from mlt_jax.labels import as_labels, as_logits, num_axes
 from mlt_jax.transition import TransitionEstimate, apply_assumption, check_assume, from_matrices
 
 
@@ -72,19 +71,19 @@ def estimate(
     check_groups(groups, features)
     if losses is None and probs is None and features is None:
         raise ValueError("losses: neither losses nor probs nor features were given; pass one, from any framework")
-    if method not in (*RULES, "recipe", "dual-t", "t"):
-        raise ValueError(f'method: {method!r}; pass "auto", "curve", "count", "recipe", "dual-t" or "t"')
+    remedy = '"auto", "curve", "count", "recipe", "dual-t" or "t"'
+    check_choice("method", method, (*RULES, "recipe", "dual-t", "t"), remedy)
     if by_features:
         check_assume(assume)
         logits = logit_blocks(features, checked, seed=seed, groups=groups)
         return estimate_from_blocks(logits, checked, rule=method, assume=assume)
-    if method in RULES and np.ndim(probs) == 2 and (losses is None or method != "auto"):
+    if method in RULES and num_axes(probs) == 2 and (losses is None or method != "auto"):
         return estimate_from_scores(as_logits(probs, checked), checked, rule=method, assume=assume)
     if method in ("curve", "count"):
         raise ValueError(f"probs: method={method!r} reads features or out-of-sample probs (n, q); pass one of them")
     if losses is None and probs is None:
         raise ValueError(f"losses: method={method!r} reads losses or probs, not features; pass one of them")
-    last = None if probs is None else probs[-1] if np.ndim(probs) == 3 else probs
+    last = None if probs is None else probs[-1] if num_axes(probs) == 3 else probs
     if method in ("t", "dual-t"):
         if last is None:
             raise ValueError(f"probs: method={method!r} reads predicted probabilities; pass probs, (n, q)")
@@ -122,8 +121,8 @@ def noisy_sides(
     """
     checked = (as_labels if features is None else as_columns)(labels, coding=coding, observed=observed)
     check_groups(groups, features)
-    if features is None and np.ndim(probs) != 2:
-        raise ValueError(f"probs: shape {np.shape(probs)}; pass (n, q) out-of-sample predictions, or features")
+    if features is None and num_axes(probs) != 2:
+        raise ValueError(f"probs: {shown(probs)}; pass (n, q) out-of-sample predictions, or features")
     if features is None:
         return side_test(as_logits(probs, checked), checked)
     return side_test_from_blocks(logit_blocks(features, checked, seed=seed, groups=groups), checked)

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Float32
 
+from mlt_jax.arguments import check_choice, check_switch
 from mlt_jax.estimator.assumption import Swaps, find_swaps, likely_cells
 from mlt_jax.estimator.counting import count_rates
 from mlt_jax.estimator.curves import Bins, Curve, fit_curves
@@ -85,8 +86,8 @@ def estimate_from_scores(
       `residual` is the misfit of the curve; `partners` is 0.
     """
     check_assume(assume)
-    if rule not in RULES:
-        raise ValueError(f"rule: {rule!r}; pass {', '.join(map(repr, RULES))}")
+    check_choice("rule", rule, RULES, ", ".join(map(repr, RULES)))
+    check_switch("share", share)
     checked = as_labels(labels, coding=coding, observed=observed)
     whole = [as_matrix(scores, checked, name="scores")]
     return estimate_from_blocks(whole, checked, rule=rule, assume=assume, share=share)

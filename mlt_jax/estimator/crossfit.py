@@ -10,8 +10,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Float32, Int
 from tqdm import tqdm
 
+from mlt_jax.arguments import check_integer, check_number, check_seed, shown
 from mlt_jax.estimator.evidence import label_block
-from mlt_jax.labels import Labels, as_labels, in_rows
+from mlt_jax.labels import Labels, as_labels, dense, in_rows
 from mlt_jax.transition import as_transition, given_probability
 
 # Newton steps, and conjugate-gradient steps in each: more do not lower the loss on real features.
@@ -80,8 +81,12 @@ def logit_blocks(
       labels: what `evidence.as_columns` returns; the rest is as in `cross_val_logits`.
     """
     n, q = (labels.values if isinstance(labels, Labels) else labels.by_class).shape
-    if not 2 <= folds <= n:
-        raise ValueError(f"folds: {folds}; pass 2 to {n}, the number of examples")
+    check_integer("folds", folds, 2, remedy=f"2 to {n}, the number of examples")
+    if folds > n:
+        raise ValueError(f"features: {n} examples for {folds} folds; pass more examples, or fewer folds")
+    check_seed(seed)
+    check_number("l2", l2, lambda x: 0 <= x < float("inf"), "a number, 0 or more")
+    check_integer("components", components, 1)
     x = principal_components(features, n, components, rows=labels.rows if isinstance(labels, Labels) else None).values
     fold = deal_folds(n, folds=folds, seed=seed, groups=groups)
     train = jnp.asarray(fold[:, None] != np.arange(folds))
@@ -111,10 +116,16 @@ def deal_folds(n: int, *, folds: int, seed: int = 0, groups: Any = None) -> Int[
     rng = np.random.default_rng(seed)
     if groups is None:
         return rng.permutation(n) % folds
-    ids = np.asarray(groups)
+    try:
+        ids = np.asarray(groups)
+    except ValueError:
+        raise ValueError(f"groups: {shown(groups)}; pass ({n},), the id of each example's group") from None
     if ids.shape != (n,):
         raise ValueError(f"groups: shape {ids.shape}; pass ({n},), the id of each example's group")
-    missing = np.array([name is None or name != name for name in ids]) if ids.dtype.kind in "fO" else np.zeros(1, bool)
+    if ids.dtype.kind not in "biufUSO":
+        raise TypeError(f"groups: dtype {ids.dtype}; pass numbers or strings")
+    loose = ids.dtype.kind in "fO"
+    missing = np.array([str(name) in ("None", "nan", "<NA>", "NaT") for name in ids] if loose else [False])
     if missing.any():
         raise ValueError(f"groups: example {int(missing.argmax())} has none; give it an id of its own")
     ids = ids.astype(str) if ids.dtype.kind == "O" else ids
@@ -150,12 +161,14 @@ def principal_components(
         return features
     if hasattr(features, "iloc"):
         features = in_rows(features, rows, "features")
-    x = np.asarray(features.values if isinstance(features, Components) else features)
-    if x.ndim != 2 or len(x) != n or x.dtype.kind not in "fiu":
+    x = dense(features.values if isinstance(features, Components) else features, "features")
+    if x.ndim != 2 or len(x) != n or not x.shape[1] or x.dtype.kind not in "fiu":
         raise ValueError(f"features: shape {x.shape}, dtype {x.dtype}; pass ({n}, d) real numbers, a row per example")
+    with np.errstate(over="ignore"):  # too large for float32 becomes inf, which is reported below
+        x = x.astype(np.float32)
     if not np.isfinite(x).all():
         raise ValueError(f"features: row {int((~np.isfinite(x)).any(1).argmax())} is not finite; drop or correct it")
-    x = x.astype(np.float32)
+    x = np.ldexp(x, -int(np.frexp(np.abs(x).max())[1]))  # exact; squares of very large or small features would not be
     x = x - x.mean(0)
     second = x.T @ x / n
     axes = np.random.default_rng(0).normal(size=(len(second), min(components, *x.shape))).astype(np.float32)

@@ -6,8 +6,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from mlt_jax.arguments import shown
 from mlt_jax.estimator.counts import Groups, group_means, own_sizes
 from mlt_jax.estimator.sums import sums
+from mlt_jax.labels import dense
 
 
 class Pair(NamedTuple):
@@ -30,6 +32,11 @@ def estimate_pair(m_j: Any, m_i: Any, e: Any, a: Any, b: Any) -> Pair:
     References:
       The paper's equations with labels eq6 (prior) and eq7 (T).
     """
+    given = {"m_j": m_j, "m_i": m_i, "e": e, "a": a, "b": b}
+    m_j, m_i, e, a, b = (_frequency(name, x) for name, x in given.items())
+    shapes = {x.shape for x in (m_j, m_i, e, a, b)} - {()}
+    if len(shapes) > 1:
+        raise ValueError(f"m_j, m_i, e, a, b: shapes {sorted(shapes)}; pass scalars, or arrays of one shape")
     prior, correlated = _divide(m_i - a, b - a)
     v, _ = _divide(e - a * m_j, b - a)  # P(clean_j = 1, noisy_j = 1)
     rho_neg, below_one = _divide(m_j - v, 1 - prior)
@@ -121,6 +128,16 @@ def medoid(points: Float[Array, "2 q"], weight: Float[Array, "q"], valid: Bool[A
     bound, first = lowest(below_x, below_y, valid)
     start = (below_x, below_y, valid, first, jnp.array(jnp.inf, x.dtype), first, bound < jnp.inf)
     return jax.lax.while_loop(lambda state: state[-1], step, start)[3]
+
+
+def _frequency(name: str, x: Any) -> Array:
+    """The checked frequency as a jax array; its values are not checked under jit."""
+    if isinstance(x, jax.core.Tracer):
+        return x
+    array = dense(x, name)
+    if not ((array >= 0) & (array <= 1)).all():
+        raise ValueError(f"{name}: {array if array.ndim == 0 else shown(array)}; pass probabilities in [0, 1]")
+    return jnp.asarray(array, jnp.result_type(float))
 
 
 def _divide(x: Float[Array, "*s"], y: Float[Array, "*s"]) -> tuple[Float[Array, "*s"], Bool[Array, "*s"]]:

@@ -37,7 +37,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int, Int8, UInt8
 
+from mlt_jax.arguments import check_choice, check_integer, shown
 from mlt_jax.estimator.rater_models import FINE, Clear, fit_clear, fit_graded
+from mlt_jax.labels import dense
 
 # Pseudo-counts (wrong, right) of the weak prior of a rate: mean 1/4, worth two judgements.
 _WEAK = 0.5, 1.5
@@ -145,8 +147,7 @@ def estimate_raters(labels: Any, *, scores: Any = None, observed: Any = None, mo
     Raises:
       ValueError: a wrong shape, a label that is neither 0, 1, -1 nor NaN, scores that are not finite, an unknown model.
     """
-    if model not in ("auto", "clear", "graded"):
-        raise ValueError(f'model: {model!r}; pass "auto", "clear" or "graded"')
+    check_choice("model", model, ("auto", "clear", "graded"), '"auto", "clear" or "graded"')
     judgements = _as_judgements(labels, observed)
     n, q, raters = judgements.shape
     scored = scores is not None
@@ -212,6 +213,10 @@ def ask_next(found: Raters, *, most: int | None = None, cost: Any = None, availa
     Raises:
       ValueError: costs that are not positive, or of another length than there are raters.
     """
+    if not isinstance(found, Raters):
+        raise TypeError(f"found: {shown(found)}; pass the result of `estimate_raters`")
+    if most is not None:
+        check_integer("most", most, 0)
     n, q, raters = found.judged.shape
     cost = _per_rater("cost", np.ones(raters) if cost is None else cost, raters)
     if not (np.isfinite(cost) & (cost > 0)).all():
@@ -247,7 +252,11 @@ def rater_array(
     Raises:
       ValueError: a missing column, an unknown name or label, or two different judgements of a cell by one rater.
     """
-    for name in (example, column, rater, label):
+    if not (hasattr(table, "keys") and hasattr(table, "__getitem__")):
+        raise TypeError(f"table: {shown(table)}; pass a DataFrame, or a dict of lists")
+    for what, name in (("example", example), ("column", column), ("rater", rater), ("label", label)):
+        if not isinstance(name, str):
+            raise TypeError(f"{what}: {shown(name)}; pass the name of a column")
         if name not in table:
             raise ValueError(f'table: column "{name}" is missing; pass it, or say what it is called')
     codes = [_CODES.get(str(value).strip().lower()) for value in table[label]]
@@ -372,12 +381,12 @@ def _disagreement(judgements: Int8[np.ndarray, "n q raters"]) -> tuple[np.ndarra
 
 def _as_judgements(labels: Any, observed: Any) -> Int8[np.ndarray, "n q raters"]:
     """Checked labels: 0/1, -1 where there is no judgement."""
-    array = np.asarray(labels)
-    if array.ndim != 3 or 0 in array.shape or array.dtype.kind not in "biuf":
+    array = dense(labels, "labels")
+    if array.ndim != 3 or 0 in array.shape:
         raise ValueError(f"labels: shape {array.shape}, dtype {array.dtype}; pass (n, q, raters) of 0/1, -1 for gaps")
     gap = np.isnan(array) | (array == -1) if array.dtype.kind in "if" else np.zeros(array.shape, bool)
     if observed is not None:
-        mask = np.asarray(observed)
+        mask = dense(observed, "observed")
         if mask.shape != array.shape or not np.isin(mask, (0, 1)).all():
             raise ValueError(f"observed: shape {mask.shape}, dtype {mask.dtype}; pass {array.shape} of True or False")
         gap = gap | (mask == 0)
@@ -391,7 +400,7 @@ def _as_judgements(labels: Any, observed: Any) -> Int8[np.ndarray, "n q raters"]
 
 def _as_scores(scores: Any, judgements: Int8[np.ndarray, "n q raters"]) -> Float[np.ndarray, "n q"]:
     """Checked scores, less their mean over the judged cells of a class."""
-    s, shape, seen = np.asarray(scores), judgements.shape[:2], (judgements >= 0).any(2)
+    s, shape, seen = dense(scores, "scores"), judgements.shape[:2], (judgements >= 0).any(2)
     if s.shape != shape or s.dtype.kind not in "iuf":
         raise ValueError(f"scores: shape {s.shape}, dtype {s.dtype}; pass {shape} logits")
     if not np.isfinite(s).all():
@@ -402,7 +411,7 @@ def _as_scores(scores: Any, judgements: Int8[np.ndarray, "n q raters"]) -> Float
 
 
 def _per_rater(name: str, values: Any, raters: int) -> np.ndarray:
-    array = np.asarray(values)
+    array = dense(values, name)
     if array.shape != (raters,):
         raise ValueError(f"{name}: shape {array.shape}; pass one value for each of the {raters} raters")
     return array

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, UInt8
 
+from mlt_jax.arguments import check_integer, check_number
 from mlt_jax.estimator.sums import ANY_ORDER, sums
-from mlt_jax.labels import as_labels, as_matrix
+from mlt_jax.labels import as_labels, as_matrix, num_axes
 from mlt_jax.transition import check_assume
 
 # The released code's scikit-learn settings, and the number of examples below which a column is not fitted.
@@ -63,6 +64,7 @@ def select_clean(
       Stage 1 of the paper's Algorithm 1 (label alg1); Arazo et al., "Unsupervised label noise modeling", ICML 2019.
     """
     check_rule(tau, assume)
+    check_integer("max_memory", max_memory, 0)
     checked = as_labels(labels, coding=coding, observed=observed)
     history = as_matrix(losses, checked, name="losses", lead=True)
     n, q = checked.values.shape
@@ -84,15 +86,14 @@ def losses_from_probs(probs: Any, labels: Any, *, observed: Any = None, coding: 
       labels: (n, q), any form that `as_labels` takes, with its `observed` and `coding`.
     """
     checked = as_labels(labels, coding=coding, observed=observed)
-    p = as_matrix(probs, checked, name="probs", low=0, high=1, lead=np.ndim(probs) == 3)
+    p = as_matrix(probs, checked, name="probs", low=0, high=1, lead=num_axes(probs) == 3)
     return -np.log(np.clip(np.where(checked.values == 1, p, 1 - p), LEAST_PROBABILITY, None))
 
 
 def check_rule(tau: float, assume: str) -> None:
     """Raises ValueError where tau is not in (0, 1) or the assumption is unknown."""
     check_assume(assume)
-    if not 0 < tau < 1:
-        raise ValueError(f"tau: {tau}; pass a probability strictly between 0 and 1")
+    check_number("tau", tau, lambda x: 0 < x < 1, "a probability strictly between 0 and 1")
 
 
 def select_cells(

@@ -9,6 +9,7 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from mlt_jax.arguments import check_choice, check_integer, check_key, shown
 from mlt_jax.estimator import line
 from mlt_jax.estimator.counts import Groups, Tables
 from mlt_jax.estimator.pairs import Choice, choose
@@ -37,6 +38,9 @@ def estimate_from_tables(
 
     The options, and the errors raised, are those of `estimate_all`.
     """
+    if not isinstance(tables, Tables):
+        raise TypeError(f"tables: {shown(tables)}; pass the `Tables` that `count` returns")
+    check_integer("min_selected", min_selected, 0)
     q = len(tables.both)
     rank = partner_ranks(q, aggregate=aggregate, assume=assume, num_partners=num_partners, key=key)
     other = None if fallback is None else as_transition(fallback, q, name="fallback")
@@ -60,14 +64,16 @@ def partner_ranks(
 
 
 def check_rule(q: int, *, aggregate: str, assume: str, num_partners: int | None, key: PRNGKeyArray | None) -> None:
-    """Raises ValueError unless these options of `estimate_all` are as it describes them."""
-    if aggregate not in AGGREGATES:
-        raise ValueError(f"aggregate: {aggregate!r}; pass one of {', '.join(AGGREGATES)}")
+    """Raises ValueError or TypeError unless these options of `estimate_all` are as it describes them."""
+    check_choice("aggregate", aggregate, AGGREGATES, f"one of {', '.join(AGGREGATES)}")
     check_assume(assume)
-    if num_partners is not None and not 1 <= num_partners <= max(q - 1, 1):
-        raise ValueError(f"num_partners: {num_partners}; pass 1 to {q - 1}, one less than the number of classes")
-    if num_partners is not None and key is None:
-        raise ValueError(f"key: None; num_partners={num_partners} draws partners, pass jax.random.key(seed)")
+    if num_partners is not None:
+        remedy = f"1 to {q - 1}, one less than the number of classes"
+        check_integer("num_partners", num_partners, 1, max(q - 1, 1), remedy)
+        if key is None:
+            raise ValueError(f"key: None; num_partners={num_partners} draws partners, pass jax.random.key(seed)")
+    if key is not None and (num_partners is not None or aggregate == "first"):
+        check_key(key)
 
 
 class Solution(NamedTuple):

@@ -17,9 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
+from mlt_jax.arguments import check_choice, check_integer, check_key
 from mlt_jax.estimator.counts import Tables, count_arrays
-from mlt_jax.estimator.solve import estimate_from_tables, map_classes, partner_ranks, unbounded_rates
+from mlt_jax.estimator.solve import AGGREGATES, estimate_from_tables, map_classes, partner_ranks, unbounded_rates
 from mlt_jax.labels import Labels, as_labels, as_mask
+from mlt_jax.transition import check_assume
 
 _CHUNK_CELLS = 2**25
 _BLOCK = 256
@@ -85,6 +87,11 @@ def bootstrap(
     """
     checked = as_labels(labels, coding=coding, observed=observed)
     mask = as_mask(selected, checked, name="selected")
+    check_key(key)
+    check_integer("num_samples", num_samples, 1)
+    check_choice("aggregate", aggregate, AGGREGATES, f"one of {', '.join(AGGREGATES)}")
+    check_assume(assume)
+    check_integer("min_selected", min_selected, 0)
     batch = max(1, min(num_samples, _CHUNK_CELLS // checked.values.size))
     keys = jax.random.split(key, num_samples)
     arrays = jnp.asarray(checked.values), jnp.asarray(mask), checked.observed

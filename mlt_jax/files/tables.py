@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from mlt_jax.files.arrays import load_npy, load_npz
 from mlt_jax.files.columns import ID_COLUMNS, Reading, Source, Table, as_table
 from mlt_jax.files.records import parquet_parts, read_json, read_parquet
 from mlt_jax.files.text import csv_rows, read_text
@@ -147,7 +148,7 @@ def read_groups(source: str, labels: Table) -> tuple[str, ...]:
     if not path.is_file():
         raise ValueError(f'groups: "{source}" is neither a column of {labels.path} nor a file; pass one of them')
     if path.suffix.lower() == ".npy":
-        return _as_many(path, tuple(map(str, _load_npy(path).ravel().tolist())), labels)
+        return _as_many(path, tuple(map(str, load_npy(path).ravel().tolist())), labels)
     header, rows = csv_rows(path)
     if len(header) > 2:
         raise ValueError(f"{path}: has {len(header)} columns; pass an id and a group, or only a group")
@@ -172,9 +173,10 @@ def read_share(path: str | Path, part: int, parts: int) -> Any:
     path = existing(path)
     try:
         if path.suffix == ".npz":
-            from scipy.sparse import load_npz  # not needed for tables
+            import scipy.sparse as sp  # not needed for tables
 
-            whole = load_npz(path).tocsr()
+            with path.open("rb") as file:
+                whole = sp.load_npz(file).tocsr()
         else:
             whole = np.load(path, mmap_mode="r", allow_pickle=False)
     except Exception as error:  # zipfile, zlib, numpy and scipy each have their own
@@ -204,24 +206,13 @@ def _read_csv(path: Path, reading: Reading) -> Table:
     return as_table(path, Source(tuple(header), cells, None, text.separator, text.encoding), reading)
 
 
-def _load_npy(path: Path) -> np.ndarray:
-    try:
-        return np.load(path, allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise ValueError(f"{path}: is no npy file of numbers ({error})") from None
-
-
 def _read_npy(path: Path, reading: Reading) -> Table:
-    return Table(path, _real(path, _load_npy(path)), None, None)
+    return Table(path, _real(path, load_npy(path)), None, None)
 
 
 def _read_npz(path: Path, reading: Reading) -> Table:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = dict(archive)
-    except Exception as error:  # zipfile, zlib and numpy each have their own
-        raise ValueError(f"{path}: is no npz file of arrays without pickle ({error})") from None
-    known = [name for name in ("labels", "probs", "features") if name in arrays]
+    arrays = load_npz(path)
+    known: list[str] = [name for name in ("labels", "probs", "features") if name in arrays]
     known = known or [name for name, array in arrays.items() if array.ndim == 2]
     if len(known) != 1:
         raise ValueError(f"{path}: holds {', '.join(arrays) or 'nothing'}; name one array labels, probs or features")

@@ -11,7 +11,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Key, Shaped
 
-from mlt_jax.labels import check_binary
+from mlt_jax.arguments import check_choice, check_integer, check_key, check_number, shown
+from mlt_jax.labels import check_binary, dense
 from mlt_jax.transition import as_matrices, as_transition
 
 # The eight (rho_neg, rho_pos) of the paper's estimation tables: MLML, PML, ULF, ALF, two rates each.
@@ -38,9 +39,11 @@ def transition(rho_neg: ArrayLike, rho_pos: ArrayLike, num_classes: int | None =
       rho_neg, rho_pos: scalar or (q,), with `rho_neg + rho_pos < 1`, the paper's Assumption 1 (label assum1).
       num_classes: for how many classes two scalars hold; by default for one.
     """
-    rates = [np.asarray(rate, float) for rate in (rho_neg, rho_pos)]
+    rates = [dense(rate, name).astype(float) for name, rate in (("rho_neg", rho_neg), ("rho_pos", rho_pos))]
+    if num_classes is not None:
+        check_integer("num_classes", num_classes, 1)
     for name, rate in zip(("rho_neg", "rho_pos"), rates, strict=True):
-        if rate.ndim > 1:
+        if rate.ndim > 1 or rate.size == 0:
             raise ValueError(f"{name}: has shape {rate.shape}; pass a scalar or one rate per class")
         if not np.all((rate >= 0) & (rate <= 1)):
             raise ValueError(f"{name}: ranges from {rate.min()} to {rate.max()}; pass rates in [0, 1]")
@@ -70,17 +73,18 @@ def named_transition(
         (n_a / (q - n_a) * rate, rate): as many false labels as missing ones.
       labels_per_example: n_a, the mean number of labels; only "alf" reads it.
     """
-    kind = kind.lower()
-    if kind not in ("mlml", "pml", "ulf", "alf"):
-        raise ValueError(f'kind: {kind!r} is unknown; pass "mlml", "pml", "ulf" or "alf"')
-    rate = np.asarray(rate, float)
+    kind = kind.lower() if isinstance(kind, str) else kind
+    check_choice("kind", kind, ("mlml", "pml", "ulf", "alf"), '"mlml", "pml", "ulf" or "alf"')
+    check_integer("num_classes", num_classes, 1)
+    rate = dense(rate, "rate").astype(float)
+    if not np.all((rate >= 0) & (rate <= 1)):
+        raise ValueError(f"rate: {rate if rate.ndim == 0 else shown(rate)}; pass rates in [0, 1]")
     if kind != "alf":
         return transition(rate * (kind != "mlml"), rate * (kind != "pml"), num_classes)
-    if labels_per_example is None or not 0 < labels_per_example < num_classes:
-        raise ValueError(
-            f'labels_per_example: is {labels_per_example}; for "alf" pass the mean number of labels per example, '
-            f"above 0 and below num_classes = {num_classes}"
-        )
+    remedy = f'for "alf" the mean number of labels per example, above 0 and below num_classes = {num_classes}'
+    if labels_per_example is None:
+        raise ValueError(f"labels_per_example: None; pass {remedy}")
+    check_number("labels_per_example", labels_per_example, lambda x: 0 < x < num_classes, remedy)
     return transition(labels_per_example / (num_classes - labels_per_example) * rate, rate, num_classes)
 
 
@@ -92,6 +96,7 @@ def corrupt(
     The class-dependent, instance-independent noise of the paper's section "Problem Setting".
     """
     labels = check_binary("labels", labels)
+    check_key(key)
     if not isinstance(T, jax.core.Tracer):
         T = as_transition(T, labels.shape[1])
     T, present = jnp.asarray(T), labels.astype(bool)
@@ -115,9 +120,9 @@ def corrupt_pairwise(
     """
     labels = check_binary("labels", labels)
     q = labels.shape[1]
-    if not 0 <= rate <= 1:
-        raise ValueError(f"rate: is {rate}; pass a probability in [0, 1]")
-    target = (np.arange(q) + 1) % q if pairs is None else np.asarray(pairs)
+    check_key(key)
+    check_number("rate", rate, lambda x: 0 <= x <= 1, "a probability in [0, 1]")
+    target = (np.arange(q) + 1) % q if pairs is None else dense(pairs, "pairs")
     if target.shape != (q,) or target.dtype.kind not in "iu" or np.any((target < 0) | (target >= q)):
         raise ValueError(f"pairs: is {target}; pass for each of the {q} classes the index of its pair")
     if np.any(target == np.arange(q)):
@@ -136,19 +141,19 @@ def pmd_flip_probabilities(
     level: float,
 ) -> Float[Array, "n q"]:
     """Probability that each present label is flipped by PMD noise, zero for absent labels; see `corrupt_pmd`."""
-    name = {1: "I", 2: "II", 3: "III"}.get(kind, kind) if isinstance(kind, int) else kind.upper()
-    if name not in PMD_TYPES:
-        raise ValueError(f'kind: {kind!r} is unknown; pass 1, 2, 3 or "I", "II", "III"')
-    if not 0 <= level <= 1:
-        raise ValueError(f"level: is {level}; pass a mean flip probability in [0, 1]")
+    name = {1: "I", 2: "II", 3: "III"}.get(kind, "") if isinstance(kind, int) else kind
+    if not isinstance(name, str) or name.upper() not in PMD_TYPES:
+        raise ValueError(f'kind: {shown(kind)} is unknown; pass 1, 2, 3 or "I", "II", "III"')
+    check_number("level", level, lambda x: 0 <= x <= 1, "a mean flip probability in [0, 1]")
     present = check_binary("labels", labels).astype(bool)
-    if np.shape(posteriors) != present.shape:
-        raise ValueError(f"posteriors: has shape {np.shape(posteriors)}; pass {present.shape}, as labels")
-    host = np.asarray(posteriors)
+    host = dense(posteriors, "posteriors")
+    if host.shape != present.shape:
+        raise ValueError(f"posteriors: has shape {host.shape}; pass {present.shape}, as labels")
     if not np.all((host >= 0) & (host <= 1)):
         raise ValueError(f"posteriors: range from {host.min()} to {host.max()}; pass probabilities in [0, 1]")
-    rival, _ = _rival(present, jnp.asarray(posteriors, dtype=float))
-    tau = PMD_TYPES[name](jnp.clip(jnp.asarray(posteriors, dtype=float) - rival, 0, 1))
+    eta = jnp.asarray(host, dtype=float)
+    rival, _ = _rival(present, eta)
+    tau = PMD_TYPES[name.upper()](jnp.clip(eta - rival, 0, 1))
     tau = jnp.where(present & jnp.isfinite(rival), tau, 0)
     total = max(int(present.sum()), 1)
     attainable = int((tau > 0).sum()) / total
@@ -179,11 +184,13 @@ def corrupt_pmd(
       level: mean flip probability over present labels, for which the factor is solved; ValueError where it cannot be
         (a label with tau = 0, or in an example with no absent class, never flips).
     """
-    present = check_binary("labels", labels).astype(bool)
+    labels = check_binary("labels", labels)
+    check_key(key)
+    present = labels.astype(bool)
     flip = jax.random.bernoulli(key, pmd_flip_probabilities(labels, posteriors, kind=kind, level=level))
-    _, s = _rival(present, jnp.asarray(posteriors, dtype=float))
+    _, s = _rival(present, jnp.asarray(dense(posteriors, "posteriors"), dtype=float))
     added = jnp.arange(present.shape[1])[None, :] == s
-    return (present & ~flip | added & flip.any(axis=1, keepdims=True)).astype(jnp.asarray(labels).dtype)
+    return (present & ~flip | added & flip.any(axis=1, keepdims=True)).astype(labels.dtype)
 
 
 def _rival(present: Bool[Array, "n q"], posteriors: Float[Array, "n q"]) -> tuple[Float[Array, "n 1"], Array]:

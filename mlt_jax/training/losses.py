@@ -76,8 +76,9 @@ def wsic(clean_logits: Logits, noisy_logits: Logits, labels: Labels) -> Float[Ar
 
 
 def importance(logits: Logits, labels: Labels, T: Transition) -> Float[Array, "n q"]:
-    """Weights P(clean = y) / P(noisy = y), (n, q), from the predicted clean posterior."""
-    return jnp.exp(-bce(logits, labels) - _log_noisy(logits, labels, T))
+    """Weights P(clean = y) / P(noisy = y), (n, q), from the predicted clean posterior; at most 1e6."""
+    ratio = -bce(logits, labels) - _log_noisy(logits, labels, T)
+    return jnp.exp(jnp.minimum(ratio, -jnp.log(_LEAST_NOISY)))
 
 
 def _on(labels: Labels) -> Array:
@@ -88,6 +89,8 @@ def _log_noisy(logits: Logits, labels: Labels, T: Transition) -> Float[Array, "n
     """log P(noisy = y) = log(T[0, y] (1 - g) + T[1, y] g)."""
     T = jnp.asarray(T, logits.dtype)
     column = jnp.where(_on(labels)[:, :, None], T[None, :, :, 1], T[None, :, :, 0])
+    # A label that T rules out was given all the same.
+    column = jnp.where(jnp.sum(column, axis=-1, keepdims=True) > 0, column, _LEAST_NOISY)
     # A rate of zero adds nothing: log 0 without its infinite gradient.
     log_column = jnp.where(column > 0, jnp.log(jnp.where(column > 0, column, 1)), -jnp.inf)
     return jnp.logaddexp(

@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Shaped
 
+from mlt_jax.labels import dense
+
 Ignore = Bool[np.ndarray, "n q"] | None
 
 
@@ -63,7 +65,7 @@ def evaluate(
 
 def transition_error(T: Any, true_T: Any) -> float:
     """The paper's "sum of estimation error": sum over classes of |d rho_neg| + |d rho_pos|; T is (q, 2, 2)."""
-    found, true = (np.asarray(x, float) for x in (T, true_T))
+    found, true = dense(T, "T").astype(float), dense(true_T, "true_T").astype(float)
     if found.shape != true.shape or found.shape[1:] != (2, 2):
         raise ValueError(f"T: has shape {found.shape}, true_T {true.shape}; pass two arrays (q, 2, 2)")
     off_diagonal = np.abs(found - true)[:, [0, 1], [1, 0]]
