@@ -11,6 +11,7 @@
 
   const id = (i) => data.ids[data.example[i]], name = (i) => data.classes[data.column[i]];
   const action = (i, word) => (word === "keep" ? "keep" : data.given[i] ? "remove label" : "add label");
+  const chance = (i) => (data.wrong[i] >= 0.9995 ? "> 0.999" : data.wrong[i].toFixed(3));
   const link = (example) => data.files[example];
 
   // Names are compared once, not at every sort.
@@ -31,7 +32,7 @@
   const votes = new Map();  // issue -> (reviewer -> "flip" or "keep"); two words: a disagreement
   const split = new Set(), undone = [], nodes = new Map(), place = new Int32Array(all.length);
   let sort = { key: drawn ? "drawn" : "wrong", down: !drawn }, sorted = all, order = [], current = -1;
-  let height = 64, per = 1, reviewer = "", unsaved = false, index;
+  let height = 64, per = 1, width = 0, reviewer = "", unsaved = false, index;
 
   const make = (tag, kind, text) => {
     const node = document.createElement(tag);
@@ -84,7 +85,7 @@
     const meter = part("meter"), track = make("i"), fill = make("u");
     fill.style.width = `${100 * data.wrong[i]}%`;
     track.append(fill);
-    if (!drawn) meter.append(track, make("span", "", data.wrong[i] >= 0.9995 ? "> 0.999" : data.wrong[i].toFixed(3)));
+    if (!drawn) meter.append(track, make("span", "", chance(i)));
     const choice = part("verdict");
     for (const [word, letter, title] of [["flip", "f", "the label is wrong (f)"], ["keep", "k", "the label is right as it is (k)"]]) {
       const button = make("button", letter, action(i, word));
@@ -113,12 +114,13 @@
   const measure = () => {
     const gallery = view.classList.contains("gallery");
     height = parseFloat(getComputedStyle(view).getPropertyValue(gallery ? "--tile" : "--row"));
-    per = gallery ? Math.max(1, Math.floor(view.clientWidth / 172)) : 1;
+    per = gallery ? Math.max(1, Math.floor(view.clientWidth / 156)) : 1;
+    width = gallery ? view.clientWidth / per : 0;
     rows.style.height = `${Math.ceil(order.length / per) * height}px`;
   };
 
   const paint = () => {
-    const top = view.scrollTop, spare = per > 1 ? 2 : 6, width = per > 1 ? view.clientWidth / per : 0;
+    const top = view.scrollTop, spare = width ? 2 : 6;
     const first = Math.max(0, Math.floor(top / height) - spare) * per;
     const last = Math.min(order.length, (Math.ceil((top + view.clientHeight) / height) + spare) * per);
     const wanted = order.slice(first, last), at = current < 0 ? -1 : place[current];
@@ -363,7 +365,7 @@
     if (file || thumb) large.src = file || thumb;
     large.alt = id(i);
     const done = word === "split" ? ": disagreement" : word ? `: ${action(i, word)}` : "";
-    $("about").textContent = `${id(i)}: ${name(i)} is ${data.given[i] ? "given" : "not given"}${drawn ? "" : `, wrong with probability ${data.wrong[i].toFixed(3)}`}${done}`;
+    $("about").textContent = `${id(i)}: ${name(i)} is ${data.given[i] ? "given" : "not given"}${drawn ? "" : `, P(wrong) ${chance(i)}`}${done}`;
     $("has").replaceChildren(given(i));
     $("original").hidden = !file;
     if (file) $("original").href = file;
