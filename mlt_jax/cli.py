@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import shlex
 import sys
 from collections.abc import Callable, Collection
 from functools import reduce
@@ -17,15 +18,15 @@ from tqdm import tqdm
 from mlt_jax import processes
 from mlt_jax.audit.audit import Audit, audit_labels
 from mlt_jax.audit.files import (
-    FLIP,
     audit_outputs,
     class_summary,
     class_table,
-    decision_rows,
     find_cell,
     is_ours,
+    merge_decisions,
     read_decisions,
     write_audit,
+    write_disagreements,
     write_proposal,
     write_raters,
 )
@@ -43,6 +44,8 @@ from mlt_jax.files.write import write_labels
 from mlt_jax.labels import ABSENT, CODINGS, UNKNOWN
 from mlt_jax.outputs import check_outputs
 from mlt_jax.transition import Status, TransitionEstimate, check_assume
+
+_MOST_PRINTED = 20  # disagreements; the file has all
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +120,9 @@ class AuditCommand(Files):
     seed: int = 0
     """of the folds"""
     images: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
-    """folder with pictures named like the ids"""
+    """folder with pictures named like the ids; the page shows them as long as they stay where they are"""
+    embed: float = 4.0
+    """MB of small pictures inside the page"""
     out: Path = Path("report.html")
     transition: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """transition.npz of an earlier audit or run, to be used as it is"""
@@ -142,11 +147,12 @@ class AuditCommand(Files):
 class ApplyCommand(Files):
     """Writes the labels with those flipped whose `decision` is flip in DECISIONS.
 
-    DECISIONS is what the page saves, or the issues CSV filled in by hand.
+    DECISIONS is what the page saves, or the issues CSV filled in by hand; several files are merged. Labels on which
+    reviewers disagree stay as they are, are printed and written to OUT's .disagreements.csv.
     """
 
     labels: tyro.conf.Positional[Path]
-    decisions: tyro.conf.Positional[Path]
+    decisions: tyro.conf.Positional[tuple[Path, ...]]
     out: Path = Path("relabelled.csv")
     """.csv, .npy, .npz or .parquet: that format; ids, groups, coding and lists of names stay as in LABELS"""
     above: Annotated[float | None, tyro.conf.arg(metavar="P")] = None
@@ -195,6 +201,8 @@ usage: mlt COMMAND ...
               mlt audit labels.csv probs.csv --decisions decisions.csv --out report.html
   apply     the labels with what was decided
               mlt apply labels.csv decisions.csv --out relabelled.csv
+            of several reviewers, and where they disagree
+              mlt apply labels.csv anna.csv ben.csv --out relabelled.csv
   raters    how noisy is each rater, and whom to ask next
               mlt raters judgements.csv --out DIR
   report    the page of a run of experiments/run.py
@@ -354,8 +362,9 @@ def run_audit(command: AuditCommand) -> None:
         title = command.title or f"Label audit of {command.labels.name}"
         shown: dict[str, Any] = dict(threshold=command.threshold, most=command.most, title=title)
         page = audit_page(
-            audit, command.out, images=command.images, interval=interval, proposal=proposal, doubts=doubts, **shown
-        )
+            audit, command.out, images=command.images, interval=interval, proposal=proposal, doubts=doubts,
+            embed=command.embed, command=_next_command(command, labels), **shown,
+        )  # fmt: skip
         bar.update()
     print("\n".join([class_table(summary), *(["", *notes] if notes else [])]))
     print(f"\n{len(issues.wrong)} labels to re-check; {page}, {', '.join(map(str, written))}")
@@ -381,6 +390,28 @@ def _decided(audit: Audit, path: Path) -> tuple[Audit, Verified | None, list[str
     return audit._replace(found=answer.found, wrong=answer.wrong), answer, [note, classes]
 
 
+def _next_command(command: AuditCommand, labels: Table) -> str:
+    """What reads the decisions saved on the page: `mlt apply`, or after --propose the audit with them."""
+    own: dict[str, Any] = {name: getattr(command, name) for name in ("id_column", "separator", "encoding", "coding")}
+    if command.propose is not None:
+        names = ("ignore_columns", "features", "groups", "seed", "images", "transition", "threshold", "most")
+        own |= {name: getattr(command, name) for name in names} | {"decisions": "decisions.csv"}
+        words, files, out = ["audit"], [command.labels, command.probs], "verified.html"
+    else:  # apply reads the labels alone
+        columns = () if labels.source is None else labels.source.names
+        own["ignore_columns"] = tuple(name for name in command.ignore_columns if name in columns)
+        own["groups"] = None if labels.groups is None else command.groups
+        kind = command.labels.suffix.lower()
+        words, files = ["apply"], [command.labels, Path("decisions.csv")]
+        out = f"relabelled{kind if kind in ('.tsv', '.npy', '.npz', '.parquet') else '.csv'}"
+    words += [str(file) for file in files if file is not None]
+    usual = {field.name: field.default for field in dataclasses.fields(command)}
+    for name, value in own.items():
+        if value != usual[name]:
+            words += [f"--{name.replace('_', '-')}", *(value if isinstance(value, tuple) else [str(value)])]
+    return shlex.join(["mlt", *words, "--out", out])
+
+
 def _check_choice(flag: str, value: str, choices: Collection[str]) -> None:
     if value not in choices:
         raise ValueError(f"--{flag}: {value!r} is unknown; pass {', '.join(choices)}")
@@ -391,7 +422,12 @@ def run_apply(command: ApplyCommand) -> None:
     _check_choice("coding", command.coding, CODINGS)
     meanings = CODINGS[command.coding]
     absent = next(number for number, meaning in meanings.items() if meaning == ABSENT)
-    check_outputs([command.out], [command.labels, command.decisions], ours=lambda path: False, force=command.force)
+    if not command.decisions:
+        raise ValueError("decisions: no file; pass what the page saved, or the issues CSV")
+    apart = command.out.with_suffix(".disagreements.csv")
+    inputs = [command.labels, *command.decisions]
+    check_outputs([command.out], inputs, ours=lambda path: False, force=command.force)
+    check_outputs([apart], inputs, ours=is_ours, force=command.force)
     if command.above is not None and not 0 <= command.above <= 1:
         hint = f", {command.above / 100:g} for {command.above:g} %" if 1 < command.above <= 100 else ""
         raise ValueError(f"--above: {command.above}; pass a probability in [0, 1]{hint}")
@@ -403,9 +439,11 @@ def run_apply(command: ApplyCommand) -> None:
     classes, ids = labels.classes or tuple(map(str, range(q))), labels.ids or tuple(map(str, range(n)))
     place = {name: k for k, name in enumerate(ids)}, {name: k for k, name in enumerate(classes)}
     values, flipped = labels.values.copy(), 0
-    for where, row in decision_rows(command.decisions):
-        likely = not row["decision"] and command.above is not None and row["p_wrong"] > command.above
-        if row["decision"] not in FLIP and not likely:
+    ballots = merge_decisions(command.decisions).values()
+    for ballot in ballots:
+        where, row, votes = ballot
+        likely = not votes and command.above is not None and row["p_wrong"] > command.above
+        if not ballot.flip and not likely:
             continue
         cell = find_cell(where, row, place)
         meaning = meanings.get(values[cell], UNKNOWN)
@@ -416,6 +454,17 @@ def run_apply(command: ApplyCommand) -> None:
         flipped += 1
     write_labels(command.out, labels, values)
     print(f"{flipped} labels flipped; {command.out}")
+    split = [ballot for ballot in ballots if ballot.split]
+    if split or apart.exists():  # an older list would be taken for this one
+        write_disagreements(apart, split)
+    if split:
+        print(f"{len(split)} left as they are, reviewers disagree; {apart}")
+    for _, row, votes in split[:_MOST_PRINTED]:
+        words = {True: "remove label" if row["given"] else "add label", False: "keep"}
+        said = ", ".join(f"{who}: {words[flip]}" for who, flip in votes.items())
+        print(f"  {row['example']}, {row['class']}: {said}")
+    if len(split) > _MOST_PRINTED:
+        print(f"  and {len(split) - _MOST_PRINTED} more")
 
 
 def run_raters(command: RatersCommand) -> None:

@@ -4,9 +4,9 @@ Whatever is wrong with a file raises a ValueError of one line that names it.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,20 +26,43 @@ ISSUE_COLUMNS = ("example", "class", "given", "suggested", "p_wrong", "decision"
 PROPOSAL_COLUMNS = (*ISSUE_COLUMNS, "probability")
 
 
+class Ballot(NamedTuple):
+    """What reviewers say about one label."""
+
+    where: str  # file and line of the first decision, else of the first row
+    row: dict[str, Any]  # see `decision_rows`
+    votes: dict[str, bool]  # by reviewer: whether the label is to be flipped
+
+    @property
+    def flip(self) -> bool | None:
+        """Whether all say flip; None where nobody decided, or where they disagree."""
+        return None if self.split else next(iter(self.votes.values()), None)
+
+    @property
+    def split(self) -> bool:
+        """Whether they disagree."""
+        return len(set(self.votes.values())) > 1
+
+
 def read_decisions(path: str | Path, labels: Labels, ids: tuple[str, ...], classes: tuple[str, ...]) -> Decisions:
     """The decisions in a CSV file, as the page saves them: columns example, class, given, decision and probability.
 
-    A decision is flip, keep or empty (undecided). Without a probability, decisions serve the ranking alone.
+    A decision is flip, keep or empty (undecided). Without a probability, decisions serve the ranking alone. What
+    several reviewers say alike counts once; what they disagree about is refused.
     """
     place = {name: k for k, name in enumerate(ids)}, {name: k for k, name in enumerate(classes)}
     rows = []
-    for where, row in decision_rows(path):
-        cell = find_cell(where, row, place)
+    merged = merge_decisions([path]).values()
+    for ballot in merged:
+        cell = find_cell(ballot.where, ballot.row, place)
         given = int(labels.values[cell])
-        if row["given"] != given:
-            raise ValueError(f"{where}, the label is {given}, not {row['given']:g}")
-        label = -1 if not row["decision"] else 1 - given if row["decision"] in FLIP else given
-        rows.append((*cell, label, row["probability"]))
+        if ballot.row["given"] != given:
+            raise ValueError(f"{ballot.where}, the label is {given}, not {ballot.row['given']:g}")
+        if ballot.split:  # left out, it would be missing for a reason
+            several = sum(other.split for other in merged)
+            raise ValueError(f"{ballot.where}: reviewers disagree, on {several} labels in all; settle them on the page")
+        label = -1 if ballot.flip is None else 1 - given if ballot.flip else given
+        rows.append((*cell, label, ballot.row["probability"]))
     if not any(row[2] >= 0 for row in rows):
         raise ValueError(f"{path}: no cell is decided; decide some on the page, or write flip or keep")
     return Decisions(*map(np.array, zip(*rows, strict=True)))
@@ -64,6 +87,43 @@ def decision_rows(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 raise ValueError(f'{path}: line {number}, column "{key}" is "{text}"; write a number or nothing')
             row[key] = float(text)
         yield f"{path}: line {number}", row
+
+
+def merge_decisions(paths: Iterable[str | Path]) -> dict[tuple[str, str], Ballot]:
+    """What all files say about each label, by example and class, in their order.
+
+    A reviewer is known by the column `reviewer`, or else by the file. Who contradicts himself counts as two.
+
+    Raises:
+      ValueError: a file that is no CSV of decisions, or two that take different labels as given.
+    """
+    merged: dict[tuple[str, str], Ballot] = {}
+    for path in paths:
+        for where, row in decision_rows(path):
+            label, flip = (row["example"], row["class"]), row["decision"] in FLIP
+            ballot = merged.setdefault(label, Ballot(where, row, {}))
+            if not row["decision"]:
+                continue
+            if not ballot.votes:
+                merged[label] = ballot = Ballot(where, row, {})
+            if row["given"] != ballot.row["given"]:
+                raise ValueError(
+                    f"{where}, the label is {row['given']:g}, but {ballot.row['given']:g} in {ballot.where}"
+                )
+            who = row.get("reviewer") or str(path)
+            ballot.votes[who if ballot.votes.get(who, flip) == flip else f"{who} ({where})"] = flip
+    return merged
+
+
+def write_disagreements(path: Path, ballots: Iterable[Ballot]) -> Path:
+    """The path, once what each reviewer says is written there, a row per label and reviewer; the page imports it."""
+    rows = (
+        [row["example"], row["class"], f"{row['given']:g}", f"{1 - row['given']:g}",
+         "" if np.isnan(row["p_wrong"]) else f"{row['p_wrong']:.6g}", "flip" if flip else "keep", who]
+        for _, row, votes in ballots
+        for who, flip in votes.items()
+    )  # fmt: skip
+    return write_csv(path, [(*ISSUE_COLUMNS, "reviewer"), *rows])
 
 
 def find_cell(where: str, row: dict[str, Any], place: tuple[dict[str, int], dict[str, int]]) -> tuple[int, int]:

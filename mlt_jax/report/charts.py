@@ -17,7 +17,8 @@ def intervals(rates: Sequence[float], ends: Sequence[Sequence[float]], top: floa
     def x(value: float) -> str:
         return f"{100 * min(max(value, 0), top) / top:.2f}%"
 
-    parts = ['<svg class="rates" role="img" height="34"><line class="axis" x1="0" x2="100%" y1="17" y2="17"/>']
+    # The numbers stand beside it.
+    parts = ['<svg class="rates" aria-hidden="true" height="34"><line class="axis" x1="0" x2="100%" y1="17" y2="17"/>']
     for name, y, rate, (low, high), k in zip(("neg", "pos"), (10, 24), rates, ends, (0, 1), strict=True):
         if np.isfinite([low, high]).all():
             parts.append(f'<line class="bar {name}" x1="{x(low)}" x2="{x(high)}" y1="{y}" y2="{y}"/>')
@@ -43,12 +44,13 @@ def heat_map(T: Float[np.ndarray, "2 2"]) -> str:
             kind = "keep" if clean == given else "neg" if given else "pos"
             x, y = 26 + 60 * given, 16 + 36 * clean
             cells.append(f'<rect class="cell {kind}" x="{x}" y="{y}" width="58" height="34" rx="4" '
-                         f'fill-opacity="{0.08 + 0.8 * value:.3f}"/>'
+                         f'fill-opacity="{0.08 + 0.65 * value:.3f}"/>'
                          f'<text x="{x + 29}" y="{y + 22}" text-anchor="middle">{value:.3f}</text>')  # fmt: skip
     marks = "".join(f'<text class="mark" x="{55 + 60 * k}" y="11" text-anchor="middle">{k}</text>'
                     f'<text class="mark" x="12" y="{38 + 36 * k}" text-anchor="middle">{k}</text>'
                     for k in (0, 1))  # fmt: skip
-    return f'<svg viewBox="0 0 146 90" role="img">{marks}{"".join(cells)}</svg>'
+    named = f"clean 0: {T[0, 0]:.3f}, {T[0, 1]:.3f}; clean 1: {T[1, 0]:.3f}, {T[1, 1]:.3f}"
+    return f'<svg viewBox="0 0 146 90" role="img" aria-label="{named}">{marks}{"".join(cells)}</svg>'
 
 
 def curve(
@@ -69,7 +71,9 @@ def curve(
     frame = "".join(
         f'<line class="axis" x1="0" x2="{_W}" y1="{at(low, v)[1]}" y2="{at(low, v)[1]}"/>' for v in (0.0, 1.0)
     )
-    return f'<svg viewBox="0 0 {_W} {_H}" role="img">{frame}{levels}<path class="fit" d="{line}"/>{dots}</svg>'
+    named = f"share of given labels, from {share[0]:.2f} to {share[-1]:.2f}" if len(share) else "no groups"
+    inside = f'{frame}{levels}<path class="fit" d="{line}"/>{dots}'
+    return f'<svg viewBox="0 0 {_W} {_H}" role="img" aria-label="{named}">{inside}</svg>'
 
 
 def histogram(
@@ -88,7 +92,7 @@ def histogram(
         + '"/>'
         for name, d in (("low", low), ("high", high))
     )
-    return f'<svg viewBox="0 0 {_W} {_H}" role="img">{bars}{lines}</svg>'
+    return f'<svg viewBox="0 0 {_W} {_H}" role="img" aria-label="histogram of losses">{bars}{lines}</svg>'
 
 
 def lines(series: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> str:
@@ -116,7 +120,9 @@ def lines(series: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> str:
         if drawn:
             parts.append(f'<path class="line s{k % 6}" d="{_path(drawn)}"/>')
     legend = "".join(f'<li><i class="key s{k % 6}"></i>{escape(name)}</li>' for k, name in enumerate(series))
-    return f'<svg viewBox="0 0 {width} {height}" role="img">{"".join(parts)}</svg><ul class="legend">{legend}</ul>'
+    named = escape(", ".join(series))
+    drawing = f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{named}">{"".join(parts)}</svg>'
+    return f'{drawing}<ul class="legend">{legend}</ul>'
 
 
 def nice_top(value: float) -> float:

@@ -11,16 +11,23 @@ from typing import Any
 
 from mlt_jax.outputs import atomic
 
+_FOOTER = {
+    False: "One file, nothing is loaded from elsewhere.",
+    True: "Nothing is loaded but pictures from the folder beside this file.",
+}
 
-def page(title: str, subtitle: str, sections: Sequence[str], *, data: Any = None) -> str:
+
+def page(title: str, subtitle: str, sections: Sequence[str], *, data: Any = None, beside: bool = False) -> str:
     """The HTML text of a page; `sections` are HTML. Only with `data`, its JSON, it has the script of the issues table.
 
-    The content security policy allows this style sheet and this script by their hashes, images in the page itself, and
-    nothing else: markup that slipped into a name could neither run nor load anything.
+    The content security policy allows this style sheet and this script by their hashes, images in the page itself (with
+    `beside` also files where the page lies), and nothing else: markup that slipped into a name could neither run nor
+    load anything from elsewhere.
     """
     style, script = (files("mlt_jax.report").joinpath(name).read_text("utf-8") for name in ("style.css", "issues.js"))
     script = script if data is not None else ""
-    policy = f"default-src 'none'; img-src data:; style-src {_hash(style)}; base-uri 'none'; form-action 'none'"
+    pictures = "data: 'self' file:" if beside else "data:"
+    policy = f"default-src 'none'; img-src {pictures}; style-src {_hash(style)}; base-uri 'none'; form-action 'none'"
     policy += f"; script-src {_hash(script)}" if script else ""
     # In JSON "<" only occurs in strings, where \u003c is the same; so no name can end the element.
     block = "" if data is None else json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
@@ -34,7 +41,7 @@ def page(title: str, subtitle: str, sections: Sequence[str], *, data: Any = None
             f'<header class="top"><h1>{escape(title)}</h1><p class="soft">{escape(subtitle)}</p></header>',
             "<main>",
             *(section for section in sections if section),
-            "<footer>Made by mlt_jax. One file, nothing is loaded from elsewhere.</footer></main>",
+            f"<footer>Made by mlt_jax. {_FOOTER[beside]}</footer></main>",
             f'<script type="application/json" id="data">{block}</script><script>{script}</script>' if script else "",
             "</body></html>\n",
         ]

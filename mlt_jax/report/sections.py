@@ -18,7 +18,23 @@ from mlt_jax.transition import Status, TransitionEstimate, given_probability
 
 # With more classes than this, only the most suspect ones get small charts.
 MOST_CHARTS = 60
+_GUESSES = (Status.TOO_FEW, Status.UNIDENTIFIABLE)
+_MEANINGS = {
+    Status.CORRELATION: "estimated from labels that occur together",
+    Status.FALLBACK: "not estimated here: rates that were passed in, or by another method",
+    Status.TOO_FEW: "too few labels of this class to estimate anything; the rates are a guess",
+    Status.UNIDENTIFIABLE: "the predictions do not predict this class; the rates are a guess",
+    Status.POSTERIOR: "estimated from the predictions, for mistakes that depend on the class alone",
+    Status.COUNTED: "counted from contradicted predictions, as where people miss and confuse ambiguous examples",
+    Status.SHARED: "estimated from the predictions, mostly those of the other classes: this one's say little",
+    Status.VERIFIED: "from decisions of people on a drawn sample; holds whatever the mistakes depend on",
+}
 _BINS, _FINE, _PARTNERS = 24, 60, 4
+_KEYS = (
+    "Keys in the list: <kbd>\u2191</kbd> <kbd>\u2193</kbd> move, <kbd>f</kbd> remove or add the label, "
+    "<kbd>k</kbd> keep, <kbd>n</kbd> next undecided, <kbd>u</kbd> undo, <kbd>Enter</kbd> picture. "
+    "With only the undecided shown, a decision moves on to the next."
+)
 
 
 def rates(
@@ -28,27 +44,42 @@ def rates(
     suspects: Any = None,
     true_T: Any = None,
     interval: Any = None,
-    pick: bool = False,
+    pick: Any = (),
+    gallery: bool = False,
 ) -> str:
-    """Noise rates per class with 95 % intervals, the noisiest first; `pick`: a click on a class filters the issues."""
+    """Noise rates per class with 95 % intervals, the noisiest first, and apart from them those that are mere guesses.
+
+    Args:
+      suspects: (q,) numbers of suspects.
+      true_T: (q, 2, 2) shown beside the estimate.
+      interval: (q, 2, 2) in place of the estimate's own.
+      pick: columns of which a click on the name filters the issues; with `gallery`, one on the number shows pictures.
+    """
     ends = np.asarray(found.interval() if interval is None else interval)
     values = np.stack([found.rho_neg, found.rho_pos], axis=1)
-    status = [Status(int(code)).name.lower().replace("_", " ") for code in found.status]
-    seen = np.concatenate([values.ravel(), ends[np.isfinite(ends)].ravel()])
-    top = charts.nice_top(float(min(seen.max(initial=0.01), 3 * max(np.percentile(values, 95), 0.01))))
-    rows = []
+    status = [Status(int(code)) for code in found.status]
+    guess = np.isin(np.asarray(found.status), _GUESSES)
+    seen, rated = ends[~guess], values[~guess if not guess.all() else slice(None)]
+    seen = np.concatenate([rated.ravel(), seen[np.isfinite(seen)].ravel()])
+    top = charts.nice_top(float(min(seen.max(initial=0.01), 3 * max(np.percentile(rated, 95), 0.01))))
+    rows: dict[bool, list[str]] = {False: [], True: []}
     for j in np.argsort(-values.sum(axis=1), kind="stable"):
-        name = escape(classes[j])
-        label = f'<button type="button" data-column="{j}">{name}</button>' if pick else f"<b>{name}</b>"
+        name, picked = escape(classes[j]), f'type="button" data-column="{j}"'
+        label = f"<button {picked}>{name}</button>" if j in pick else f"<b>{name}</b>"
         true = None if true_T is None else (float(true_T[j, 0, 1]), float(true_T[j, 1, 0]))
         cells = [label, charts.intervals(values[j].tolist(), ends[j].tolist(), top, true)]
         for kind, rate, (low, high) in zip(("neg", "pos"), values[j], ends[j], strict=True):
             span = f"<small>{100 * low:.1f} to {100 * high:.1f}</small>" if np.isfinite(low) else ""
             cells.append(f'<div class="num {kind}">{100 * rate:.1f} %{span}</div>')
-        bad = "" if status[j] in ("posterior", "correlation", "verified") else " bad"
-        cells.append(f'<div class="state"><span class="pill{bad}">{status[j]}</span></div>')
-        cells.append(f'<div class="num count">{"" if suspects is None else f"{int(suspects[j]):,}"}</div>')
-        rows.append(f'<div class="class">{"".join(cells)}</div>')
+        bad = "" if status[j] in (Status.POSTERIOR, Status.CORRELATION, Status.VERIFIED) else " bad"
+        pill = f'<span class="pill{bad}" title="{_MEANINGS[status[j]]}">{_word(status[j])}</span>'
+        cells.append(f'<div class="state">{pill}</div>')
+        several = "" if suspects is None else f"{int(suspects[j]):,}"
+        if gallery and j in pick:
+            several += f'<span class="off"> pictures of {name}</span>'
+            several = f'<button {picked} data-gallery title="pictures">{several}</button>'
+        cells.append(f'<div class="num count">{several}</div>')
+        rows[bool(guess[j])].append(f'<div class="class">{"".join(cells)}</div>')
     head = ["<div>class</div>", charts.scale(top), "<div>falsely given</div>", "<div>missed</div>", "<div>status</div>"]
     head.append(f'<div class="count">{"" if suspects is None else "suspects"}</div>')
     truth = "" if true_T is None else '<li><i class="key tick"></i>truth</li>'
@@ -57,7 +88,16 @@ def rates(
         f'<li><i class="key pos"></i>missed: P(not given | present), rho_pos</li>{truth}</ul>'
     )
     intro = "How often a label is wrong, by class, with 95 % intervals; the noisiest class first."
-    body = f'{legend}<div class="classes"><div class="class head">{"".join(head)}</div>{"".join(rows)}</div>'
+    head_row = f'<div class="class head">{"".join(head)}</div>'
+    body = legend + (f'<div class="classes">{head_row}{"".join(rows[False])}</div>' if rows[False] else "")
+    if rows[True]:
+        body += (
+            f"<h3>{len(rows[True]):,} classes that cannot be judged</h3>"
+            '<p class="soft">Their rates are guesses: there are too few labels, or nothing predicts them.</p>'
+            f'<div class="classes" id="guesses">{"".join(rows[True])}</div>'
+        )
+    meanings = "".join(f"<dt>{_word(code)}</dt><dd>{_MEANINGS[code]}</dd>" for code in sorted(set(status)))
+    body += f'<details class="meanings"><summary>What the status says</summary><dl>{meanings}</dl></details>'
     return section("Noise per class", intro, body, key="rates")
 
 
@@ -187,30 +227,70 @@ def assumption(found: TransitionEstimate, doubts: Sequence[str]) -> str:
     return section("What the rates suppose", "", body, key="assumption")
 
 
-def issues(classes: Sequence[str], columns: Sequence[int], total: int, shown: int, *, proposed: bool = False) -> str:
-    """The issues table: its tools and the empty rows that the script fills."""
+def issues(
+    classes: Sequence[str],
+    columns: Sequence[int],
+    total: int,
+    shown: int,
+    *,
+    command: str,
+    proposed: bool = False,
+    pictures: str = "",
+) -> str:
+    """The table of labels to decide: its tools and the empty rows that the script fills.
+
+    Args:
+      columns: classes to filter by.
+      total, shown: suspects, and how many of them are listed.
+      command: what reads the saved decisions.
+      proposed: cells drawn for decision in place of suspects.
+      pictures: where they are, empty if there are none.
+    """
     options = "".join(f'<option value="{j}">{escape(classes[j])}</option>' for j in columns)
+    keys = (("example", "example"), ("class", "class"), ("given", "label"), ("wrong", "P(wrong)"))[
+        : 3 if proposed else 4
+    ]
     heads = "".join(
         f'<div role="columnheader" data-key="{key}" aria-sort="none"><button type="button">{word}</button></div>'
-        for key, word in (("example", "example"), ("class", "class"), ("given", "label"), ("wrong", "P(wrong)"))
+        for key, word in keys
     )
-    more = f" The {shown:,} most suspect of {total:,} are listed." if shown < total else ""
-    intro = f"Labels that are probably wrong, the worst first.{more} Decide here and save; mlt apply does the rest."
+    empty = '<div role="columnheader"><span class="off">{}</span></div>'
+    more = f" The {shown:,} most suspect of {total:,} are listed; the CSV file has all." if shown < total else ""
+    intro = f"Labels that are probably wrong, the worst first.{more}"
     if proposed:
+        heads += empty.format("nothing")
         intro = (
             f"{shown:,} cells drawn for decision, in random order: decide from the top, stop where you like, and save. "
-            "mlt audit --decisions reads rates from them that hold for any noise."
+            "Rates that hold for any noise are read from them."
         )
+    layout = '<button type="button" id="layout" aria-pressed="false">Gallery</button>' if pictures else ""
     body = (
         '<div class="tools"><input id="search" type="search" placeholder="Search examples and classes" '
         f'aria-label="search"><select id="class" aria-label="class"><option value="">all classes</option>{options}'
         '</select><select id="kind" aria-label="kind"><option value="">both kinds</option>'
-        '<option value="1">falsely given</option><option value="0">missed</option></select>'
-        '<button type="button" id="save" class="go" disabled>Save decisions</button><span id="shown"></span></div>'
-        '<div class="issues" role="table" aria-label="suspected labels">'
-        f'<div class="heads" role="row"><div class="off"></div>{heads}'
-        '<div class="off"></div></div><div id="view" tabindex="0"><div id="rows"></div></div></div>'
-        '<dialog id="zoom"><img id="large" alt=""><p id="about"></p></dialog>'
+        '<option value="1">given</option><option value="0">not given</option></select>'
+        '<select id="state" aria-label="decided or not"><option value="">decided or not</option>'
+        '<option value="undecided">undecided</option><option value="decided">decided</option>'
+        f'<option value="split">disagreements</option></select>{layout}<span id="shown"></span></div>'
+        '<div class="tools"><input id="reviewer" placeholder="Your name" aria-label="your name, saved with decisions" '
+        'autocomplete="off"><button type="button" id="next">Next undecided</button>'
+        '<button type="button" id="undo" disabled>Undo</button>'
+        '<button type="button" id="load">Import decisions</button>'
+        '<input type="file" id="file" accept=".csv,text/csv" multiple hidden aria-label="files of decisions">'
+        '<button type="button" id="save" class="go" disabled>Save decisions</button>'
+        '<span class="progress"><progress id="done" aria-labelledby="progress"></progress>'
+        '<span id="progress"></span></span></div>'
+        f'<p class="keys soft" id="keys">{_KEYS}</p><p id="said" class="soft" role="status"></p>'
+        '<div class="issues" id="grid" role="grid" aria-label="labels to decide" aria-describedby="keys">'
+        f'<div class="heads" role="row">{empty.format("picture")}{heads}{empty.format("decision")}</div>'
+        '<div id="view" role="rowgroup"><div id="rows" role="presentation"></div></div></div>'
+        '<p id="none" class="soft" hidden>No label is left with these filters.</p>'
+        f'<p class="soft">Then save the decisions and run</p><div class="tools"><code id="command">{escape(command)}'
+        '</code><button type="button" id="copy">Copy</button></div>'
+        + (f'<p class="soft">{escape(pictures)}</p>' if pictures else "")
+        + '<dialog id="zoom" aria-labelledby="about"><img id="large" alt=""><p id="about"></p>'
+        '<p id="has" class="soft"></p><a id="original" target="_blank">Open the file</a> '
+        '<button type="button" id="close">Close</button></dialog>'
         "<noscript><p>The list needs JavaScript; the CSV file beside this page holds the same rows.</p></noscript>"
     )
     return section("Labels to decide" if proposed else "Labels to re-check", intro, body, key="issues")
@@ -220,6 +300,10 @@ def issues(classes: Sequence[str], columns: Sequence[int], total: int, shown: in
 def _mixtures(losses: Float[Array, "epochs n q"], member: Bool[Array, "n q"]) -> Any:
     scaled = jax.vmap(scale_losses, in_axes=(2, 1), out_axes=1)(losses, member)
     return scaled, jax.vmap(fit_mixture, in_axes=(1, 1))(scaled, member)
+
+
+def _word(status: Status) -> str:
+    return status.name.lower().replace("_", " ")
 
 
 def _cut(number: int) -> str:

@@ -1,36 +1,67 @@
-"""Small pictures inside the page."""
+"""Pictures of examples: small ones inside the page, and links to the files beside it."""
 
 import base64
+import os
 from collections.abc import Callable, Iterable, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
 _SIDE, _QUALITY = 160, 72
-_MOST, _MOST_BYTES = 600, 4_000_000
-_EXTENSIONS = {".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff"}
+_SHOWN = {".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp"}  # what browsers show
+_EXTENSIONS = _SHOWN | {".tif", ".tiff"}
 
 
-def thumbnails(rows: Iterable[int], image: Callable[[int], Any]) -> dict[int, str]:
-    """Data URIs of the pictures of these examples by row, the first ones up to 600 pictures or 4 MB.
+class Pictures(NamedTuple):
+    """Pictures of examples by row."""
 
-    `image` maps a row to a path, a (h, w) or (h, w, 3) uint8 array, or None; what cannot be read is left out.
+    thumbs: dict[int, str]  # data URIs
+    links: dict[int, str]  # addresses of the files, relative to the page
+    number: int  # of the examples that were asked for
+
+    def __str__(self) -> str:
+        """A sentence: which pictures are in the page, which are loaded, and which are neither."""
+        size = sum(map(len, self.thumbs.values())) / 1e6
+        loaded = len(self.links.keys() - self.thumbs)
+        parts = [f"{len(self.thumbs):,} of {self.number:,} are in the page ({size:.1f} MB)"]
+        if loaded:
+            parts.append(f"{loaded:,} are loaded from the image folder, which must stay where it is")
+        if missing := self.number - len(self.thumbs) - loaded:
+            parts.append(f"{missing:,} are not shown")
+        original = " A click shows the original, as long as the image folder stays where it is." if self.links else ""
+        return f"Pictures: {'; '.join(parts)}.{original}"
+
+
+def pictures(rows: Iterable[int], image: Callable[[int], Any], *, beside: str | Path, embed: float = 4.0) -> Pictures:
+    """The pictures of these examples: the first ones up to `embed` MB in the page, those in files by links as well.
+
+    Args:
+      image: maps a row to a path, a (h, w) or (h, w, 3) uint8 array, or None; what cannot be read is left out.
+      beside: folder of the page, to which links are relative.
     """
-    found: dict[int, str] = {}
-    size = 0
-    for row in tqdm(list(dict.fromkeys(rows)), desc="thumbnails", disable=None, leave=False):
-        uri = _thumbnail(image(row))
-        if uri is None:
-            continue
-        size += len(uri)
-        if size > _MOST_BYTES or len(found) == _MOST:
-            break
-        found[row] = uri
-    return found
+    thumbs: dict[int, str] = {}
+    links: dict[int, str] = {}
+    size, asked, root = 0, list(dict.fromkeys(rows)), Path(beside).expanduser().absolute()
+    for row in tqdm(asked, desc="pictures", disable=None, leave=False):
+        source = image(row)
+        in_file = isinstance(source, str | Path)
+        if size < 1e6 * embed:
+            uri = _thumbnail(source)
+            if uri is None:
+                continue
+            size += len(uri)
+            if size <= 1e6 * embed:
+                thumbs[row] = uri
+        elif source is not None and not in_file:
+            break  # arrays cannot be linked, and making them may be slow
+        if in_file and Path(source).suffix.lower() in _SHOWN:
+            links[row] = quote(Path(os.path.relpath(Path(source).expanduser().absolute(), root)).as_posix())
+    return Pictures(thumbs, links, len(asked))
 
 
 def in_folder(folder: str | Path, ids: Sequence[str]) -> Callable[[int], Path | None]:
