@@ -337,7 +337,8 @@ def run_audit(command: AuditCommand) -> None:
             audit, command.out, images=command.images, interval=interval, proposal=proposal, doubts=doubts, **shown
         )
         bar.update()
-    print("\n".join([class_table(summary), *(["", *notes] if notes else [])]))
+    warned = [f"warning: {text}" for text in audit.warnings]
+    print("\n".join([*warned, class_table(summary), *(["", *notes] if notes else [])]))
     print(f"\n{len(issues.wrong)} labels to re-check; {page}, {', '.join(map(str, written))}")
 
 

@@ -76,6 +76,7 @@ def audit_page(
     listed = suspects if proposal is None else np.bincount(proposal.column, minlength=q)
     columns = [j for j in order if listed[j]]
     parts = [
+        sections.warnings(audit.warnings),
         tiles(numbers),
         sections.rates(audit.found, audit.classes, suspects=suspects, interval=interval, pick=True),
         sections.assumption(audit.found, doubts),

@@ -187,6 +187,12 @@ def assumption(found: TransitionEstimate, doubts: Sequence[str]) -> str:
     return section("What the rates suppose", "", body, key="assumption")
 
 
+def warnings(sentences: Sequence[str]) -> str:
+    """What looks wrong with the inputs."""
+    listed = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
+    return section("Look at the inputs first", "", f"<ul>{listed}</ul>" if listed else "", key="warnings")
+
+
 def issues(classes: Sequence[str], columns: Sequence[int], total: int, shown: int, *, proposed: bool = False) -> str:
     """The issues table: its tools and the empty rows that the script fills."""
     options = "".join(f'<option value="{j}">{escape(classes[j])}</option>' for j in columns)
