@@ -366,7 +366,8 @@ def run_audit(command: AuditCommand) -> None:
             embed=command.embed, command=_next_command(command, labels), **shown,
         )  # fmt: skip
         bar.update()
-    print("\n".join([class_table(summary), *(["", *notes] if notes else [])]))
+    warned = [f"warning: {text}" for text in audit.warnings]
+    print("\n".join([*warned, class_table(summary), *(["", *notes] if notes else [])]))
     print(f"\n{len(issues.wrong)} labels to re-check; {page}, {', '.join(map(str, written))}")
 
 

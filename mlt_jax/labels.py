@@ -119,7 +119,8 @@ def as_matrix(
     if fine.all():
         return matrix
     allowed = "finite values" if low == -high == -np.inf else f"values in [{low:g}, {high:g}]"
-    _reject(given, ~fine, like.observed, name, like.classes, f"pass {allowed}")
+    meant = ": 1 / (1 + exp(-x)) of logits, percentages divided by 100" if name == "probs" else ""
+    _reject(given, ~fine, like.observed, name, like.classes, f"pass {allowed}{meant}")
     return np.where(fine, matrix, np.float32(0))
 
 

@@ -14,6 +14,7 @@ That is class-dependent noise. Where the estimate finds that noise prefers ambig
 given label says nothing more about the clean one than the score does, and `estimator.counting` gives P(wrong).
 """
 
+from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from jaxtyping import Float
 
 from mlt_jax.arguments import shown
 from mlt_jax.audit.calibrate import calibrate, wrong_probability
+from mlt_jax.audit.inputs import check_predictions
 from mlt_jax.estimator.auto import check_groups, estimate
 from mlt_jax.estimator.counting import counted_wrong
 from mlt_jax.estimator.crossfit import cross_val_logits, principal_components
@@ -44,6 +46,7 @@ class Audit(NamedTuple):
     offset: Float[np.ndarray, "q"]
     wrong: Float[np.ndarray, "n q"]  # P(given label is wrong); 0 where the cell is not labelled
     ids: tuple[str, ...]  # names of the examples; their row numbers where none were passed
+    warnings: tuple[str, ...] = ()  # what looks wrong with the predictions or features, see `audit.inputs`
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -55,11 +58,13 @@ class Audit(NamedTuple):
         n, q = self.wrong.shape
         table = [f"{a[:24]:24} {b:>26} {c:>26}  {d:14} {e:>8}" for a, b, c, d, e in self._rows(8)]
         left = [f"{q - 8} more"] if q > 8 else []
-        return "\n".join([f"Audit of {n:,} examples and {q:,} classes; {self._in_short()}", *table, *left])
+        warned = [f"warning: {text}" for text in self.warnings]
+        return "\n".join([f"Audit of {n:,} examples and {q:,} classes; {self._in_short()}", *warned, *table, *left])
 
     def _repr_html_(self) -> str:
         n, q = self.wrong.shape
-        return f"<p>{n:,} examples, {q:,} classes; {self._in_short()}</p>{html_table(self._rows(50))}"
+        warned = "".join(f"<p><b>warning:</b> {escape(text)}</p>" for text in self.warnings)
+        return f"<p>{n:,} examples, {q:,} classes; {self._in_short()}</p>{warned}{html_table(self._rows(50))}"
 
     def _in_short(self) -> str:
         cells = self.wrong.size if self.labels.observed is None else int(self.labels.observed.sum())
@@ -75,7 +80,11 @@ class Audit(NamedTuple):
         """Writes one npz file, without pickle, for `Audit.load`."""
         arrays: dict[str, Any] = {f"found_{k}": np.asarray(v) for k, v in self.found._asdict().items()}
         arrays |= {k: getattr(self, k) for k in ("scores", "slope", "offset", "wrong")}
-        arrays |= {"labels": self.labels.values, "ids": np.array(self.ids, str)}
+        arrays |= {
+            "labels": self.labels.values,
+            "ids": np.array(self.ids, str),
+            "warnings": np.array(self.warnings, str),
+        }
         for name in ("observed", "classes", "rows"):
             value = getattr(self.labels, name)
             array = None if value is None else np.array(list(value))
@@ -97,7 +106,8 @@ class Audit(NamedTuple):
             classes, rows = (None if k not in arrays else tuple(arrays[k].tolist()) for k in ("classes", "rows"))
             labels = Labels(arrays["labels"], arrays.get("observed"), classes, rows)
             numbers = {name: arrays[name] for name in ("scores", "slope", "offset", "wrong")}
-            return cls(labels, found, ids=tuple(arrays["ids"].tolist()), **numbers)
+            ids, warned = (tuple(arrays[name].tolist()) for name in ("ids", "warnings"))
+            return cls(labels, found, ids=ids, warnings=warned, **numbers)
         except (KeyError, ValueError) as error:
             raise ValueError(f"path: {path} is no audit ({error}); pass a file that `Audit.save` has written") from None
 
@@ -143,6 +153,9 @@ def audit_labels(
       groups: n ids of what no two folds may share, such as patients or near-duplicates (see `cross_val_logits`); for
         `features` only. Predictions from elsewhere must have been made by grouped folds.
 
+    Returns:
+      `Audit`; its `warnings` name predictions and features that do not look as described (see `audit.inputs`).
+
     Raises:
       ValueError: an argument that is not as described, or groups without features.
     """
@@ -184,7 +197,8 @@ def audit_labels(
     else:
         slope, offset = calibrate(jnp.asarray(scores), y, known, rates, found.prior.astype(jnp.float32))
         wrong = np.asarray(wrong_probability(jnp.asarray(scores), y, known, rates, slope, offset))
-    return Audit(checked, found, scores, np.asarray(slope), np.asarray(offset), wrong, names)
+    warned = check_predictions(checked, scores, features=None if x is None else x.values, groups=groups)
+    return Audit(checked, found, scores, np.asarray(slope), np.asarray(offset), wrong, names, warned)
 
 
 def cross_val_probs(features: Any, labels: Any, **options: Any) -> Float[np.ndarray, "n q"]:

@@ -24,6 +24,21 @@ from mlt_jax.transition import Status, TransitionEstimate
 FLIP, KEEP = ("flip", "wrong"), ("", "keep", "right")
 ISSUE_COLUMNS = ("example", "class", "given", "suggested", "p_wrong", "decision")
 PROPOSAL_COLUMNS = (*ISSUE_COLUMNS, "probability")
+# What the rates and the interval of a class suppose, for people who label.
+_CLASS_ONLY = (
+    "mistakes that depend on the class only; if ambiguous examples have more of them, there are more than this"
+)
+ASSUMES = {
+    Status.CORRELATION: f"{_CLASS_ONLY}, and that the labels taken as clean are",
+    Status.FALLBACK: f"rates that were passed or borrowed, so there is no interval, and {_CLASS_ONLY}",
+    Status.TOO_FEW: "nothing: it has too few labels, the rates are a guess",
+    Status.UNIDENTIFIABLE: "nothing: predictions do not tell its labels, the rates are a guess",
+    Status.POSTERIOR: _CLASS_ONLY,
+    Status.COUNTED: "mistakes as people made them in five other sets, mostly on ambiguous examples; the interval is as "
+    "wide as the rule's errors there",
+    Status.SHARED: f"rates like those of the other classes, as its own predictions say little, and {_CLASS_ONLY}",
+    Status.VERIFIED: "nothing but that the decisions on the drawn sample are right: it holds for any mistakes",
+}
 
 
 class Ballot(NamedTuple):
@@ -135,7 +150,7 @@ def find_cell(where: str, row: dict[str, Any], place: tuple[dict[str, int], dict
 
 
 def class_summary(audit: Audit, issues: Issues, interval: Any = None) -> dict[str, dict[str, Any]]:
-    """Noise rates with 95 % intervals (None where there are none), prior, status and counts, by class."""
+    """By class: rates with 95 % intervals (None where there are none), prior, status, what it assumes, and counts."""
     T, prior, status = (np.asarray(x) for x in (audit.found.T, audit.found.prior, audit.found.status))
     ends = np.asarray(audit.found.interval() if interval is None else interval)
     suspects = np.bincount(issues.column, minlength=len(audit.classes))
@@ -148,6 +163,7 @@ def class_summary(audit: Audit, issues: Issues, interval: Any = None) -> dict[st
             "interval_pos": spans[j][1],
             "prior": float(prior[j]),
             "status": Status(int(status[j])).name.lower(),
+            "assumes": ASSUMES[Status(int(status[j]))],
             "given": int(audit.labels.values[:, j].sum()),
             "expected_wrong": float(audit.wrong[:, j].sum()),
             "suspects": int(suspects[j]),
@@ -157,7 +173,7 @@ def class_summary(audit: Audit, issues: Issues, interval: Any = None) -> dict[st
 
 
 def class_table(summary: dict[str, dict[str, Any]]) -> str:
-    """The `class_summary` as text, rates in percent, the classes with most suspects first."""
+    """The `class_summary` as text: rates in percent, the classes with most suspects first, then what they suppose."""
 
     def rate(row: dict[str, Any], side: str) -> str:
         ends = row[f"interval_{side}"]
@@ -170,7 +186,8 @@ def class_table(summary: dict[str, dict[str, Any]]) -> str:
     for name, row in sorted(summary.items(), key=lambda item: -item[1]["suspects"]):
         rates = f"{rate(row, 'neg'):>23} {rate(row, 'pos'):>23}"
         lines.append(f"{name[:30]:{width}} {row['given']:8d} {rates}  {row['status']:14} {row['suspects']:8d}")
-    return "\n".join(lines)
+    assumed = {row["status"]: row["assumes"] for row in summary.values()}
+    return "\n".join([*lines, "", "What rates and intervals suppose:", *(f"- {k}: {v}" for k, v in assumed.items())])
 
 
 def write_audit(
@@ -183,7 +200,8 @@ def write_audit(
         for row, column, given, wrong in zip(*issues, strict=True)
     )
     write_csv(table, [ISSUE_COLUMNS, *rows])
-    whole: dict[str, Any] = {"examples": len(audit.ids), "suspects": len(issues.wrong), "classes": classes}
+    whole: dict[str, Any] = {"examples": len(audit.ids), "suspects": len(issues.wrong)}
+    whole |= {"warnings": list(audit.warnings), "classes": classes}
     if answer is not None:
         whole["share_wrong"], whole["share_interval"] = answer.share, answer.share_interval.tolist()
         whole["share_more"] = answer.share_more

@@ -123,7 +123,8 @@ def probabilities(table: Table) -> Table:
         name = f'"{table.classes[column]}"' if table.classes else str(column)
         who = f'"{table.ids[row]}"' if table.ids else f"row {row}"
         value = table.values[row, column]
-        raise ValueError(f"{table.path}: {who}, column {name} is {value:g}; pass probabilities in [0, 1]")
+        meant = "1 / (1 + exp(-x)) of logits, percentages divided by 100"
+        raise ValueError(f"{table.path}: {who}, column {name} is {value:g}; pass probabilities in [0, 1]: {meant}")
     return table
 
 

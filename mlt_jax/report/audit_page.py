@@ -110,6 +110,7 @@ def audit_page(
         "pictures": "" if image is None else str(shown),
     }
     parts = [
+        sections.warnings(audit.warnings),
         tiles(numbers),
         sections.rates(audit.found, audit.classes, **named),
         sections.assumption(audit.found, doubts),

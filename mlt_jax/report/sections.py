@@ -227,6 +227,12 @@ def assumption(found: TransitionEstimate, doubts: Sequence[str]) -> str:
     return section("What the rates suppose", "", body, key="assumption")
 
 
+def warnings(sentences: Sequence[str]) -> str:
+    """What looks wrong with the inputs."""
+    listed = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
+    return section("Look at the inputs first", "", f"<ul>{listed}</ul>" if listed else "", key="warnings")
+
+
 def issues(
     classes: Sequence[str],
     columns: Sequence[int],
