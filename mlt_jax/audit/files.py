@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from mlt_jax.audit.audit import Audit
+from mlt_jax.audit.exports import decisions_in, is_export
 from mlt_jax.audit.issues import Issues
 from mlt_jax.audit.propose import Decisions, Proposal
 from mlt_jax.audit.verified import Verified
@@ -29,12 +30,15 @@ PROPOSAL_COLUMNS = (*ISSUE_COLUMNS, "probability")
 def read_decisions(path: str | Path, labels: Labels, ids: tuple[str, ...], classes: tuple[str, ...]) -> Decisions:
     """The decisions in a CSV file, as the page saves them: columns example, class, given, decision and probability.
 
-    A decision is flip, keep or empty (undecided). Without a probability, decisions serve the ranking alone.
+    A decision is flip, keep or empty (undecided). Without a probability, decisions serve the ranking alone. JSON is
+    what Label Studio or FiftyOne exported, see `audit.exports`; labels of cells that nobody had labelled are left out.
     """
     place = {name: k for k, name in enumerate(ids)}, {name: k for k, name in enumerate(classes)}
     rows = []
     for where, row in decision_rows(path):
         cell = find_cell(where, row, place)
+        if np.isnan(row["given"]) and labels.observed is not None and not labels.observed[cell]:
+            continue
         given = int(labels.values[cell])
         if row["given"] != given:
             raise ValueError(f"{where}, the label is {given}, not {row['given']:g}")
@@ -47,9 +51,12 @@ def read_decisions(path: str | Path, labels: Labels, ids: tuple[str, ...], class
 
 def decision_rows(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Where each row of a CSV file of decisions stands, and the row: `example`, `class` and `decision` are text,
-    `given`, `p_wrong` and `probability` numbers, NaN where the file has none.
+    `given`, `p_wrong` and `probability` numbers, NaN where the file has none. JSON: see `audit.exports`.
     """
     path = existing(path)
+    if path.suffix.lower() == ".json":
+        yield from decisions_in(path)
+        return
     header, lines = csv_rows(path)
     for missing in {"example", "class", "given", "decision"} - set(header):
         raise ValueError(f'{path}: column "{missing}" is missing; pass the issues CSV or saved decisions')
@@ -156,6 +163,8 @@ def is_ours(path: Path) -> bool:
     try:
         if path.suffix == ".npz":
             TransitionEstimate.load(path)
+            return True
+        if is_export(path):
             return True
         text = path.read_text(encoding="utf-8", errors="replace")
     except (OSError, ValueError):
