@@ -4,7 +4,7 @@ BIN := .venv/bin
 # A process per core: tests mostly compile, which takes one core. A file's tests stay together, with their fixtures.
 PYTEST := $(BIN)/pytest -n auto --dist loadfile
 
-.PHONY: demo test slow lint docs clean
+.PHONY: demo test slow lint docs tools clean
 
 demo: .venv/ready
 	$(BIN)/python experiments/run.py
@@ -19,6 +19,9 @@ docs: .venv/ready
 	$(BIN)/python docs/import_graph.py
 	$(BIN)/sphinx-build -q -W --keep-going docs docs/_build
 
+# Labelling tools, whose readers the tests try our exports with. Apart from .venv: they hold NumPy back.
+tools: .venv-tools/ready
+
 lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -30,5 +33,10 @@ lint: .venv/ready
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	touch $@
 
+.venv-tools/ready:
+	$(PYTHON) -m venv .venv-tools
+	.venv-tools/bin/pip install --quiet 'fiftyone>=1.0' 'label-studio-sdk>=1.0'
+	touch $@
+
 clean:
-	rm -rf .venv build docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .venv-tools build docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

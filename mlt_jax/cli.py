@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from mlt_jax import processes
 from mlt_jax.audit.audit import Audit, audit_labels
+from mlt_jax.audit.exports import export_audit, export_files
 from mlt_jax.audit.files import (
     audit_outputs,
     class_summary,
@@ -138,6 +139,8 @@ class AuditCommand(Files):
     """class, or all: so many cells in all, for the share of wrong labels"""
     decisions: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """what the page of --propose saved, filled in: rates with intervals that hold for any noise, and a new ranking"""
+    export: Annotated[tuple[str, ...], tyro.conf.arg(metavar="TOOL=FILE ...")] = ()
+    """also write the suspects as label-studio=tasks.json, fiftyone=FOLDER or cleanlab=issues.csv"""
     title: Annotated[str | None, tyro.conf.arg(metavar="TEXT")] = None
     force: bool = False
     """replace files that mlt did not write"""
@@ -147,8 +150,9 @@ class AuditCommand(Files):
 class ApplyCommand(Files):
     """Writes the labels with those flipped whose `decision` is flip in DECISIONS.
 
-    DECISIONS is what the page saves, or the issues CSV filled in by hand; several files are merged. Labels on which
-    reviewers disagree stay as they are, are printed and written to OUT's .disagreements.csv.
+    DECISIONS is what the page saves, the issues CSV filled in by hand, or the JSON export of Label Studio or FiftyOne;
+    several files are merged. Labels on which reviewers disagree stay as they are, are printed and written to OUT's
+    .disagreements.csv.
     """
 
     labels: tyro.conf.Positional[Path]
@@ -199,6 +203,8 @@ usage: mlt COMMAND ...
             a sample to decide, then rates that hold for any noise
               mlt audit labels.csv probs.csv --propose 100 --out propose.html
               mlt audit labels.csv probs.csv --decisions decisions.csv --out report.html
+            the suspects for Label Studio, FiftyOne or cleanlab
+              mlt audit labels.csv probs.csv --export label-studio=tasks.json
   apply     the labels with what was decided
               mlt apply labels.csv decisions.csv --out relabelled.csv
             of several reviewers, and where they disagree
@@ -293,6 +299,7 @@ def _estimate_share(read: Callable[[], list[Any]], rule: dict[str, Any], timeout
 def run_audit(command: AuditCommand) -> None:
     """Reads, audits, prints, writes."""
     from mlt_jax.report import audit_page  # a complaint about a file need not wait for this import
+    from mlt_jax.report.thumbnails import in_folder
 
     if not 0 <= command.threshold < 1:
         raise ValueError(f"--threshold: {command.threshold}; pass a probability in [0, 1)")
@@ -308,7 +315,12 @@ def run_audit(command: AuditCommand) -> None:
     groups_file = None if command.groups is None else Path(command.groups)
     inputs = (command.labels, command.probs, command.features, command.transition, command.decisions, groups_file)
     written_to = audit_outputs(command.out)[: None if command.propose is not None else 3]
+    exports = [_export(words) for words in command.export]
     check_outputs([command.out, *written_to], inputs, ours=is_ours, force=command.force)
+    taken = [*inputs, command.out, *written_to]
+    for tool, file in exports:
+        check_outputs(export_files(tool, file), taken, ours=is_ours, force=command.force, flag="--export")
+        taken += export_files(tool, file)
     with tqdm(total=4, disable=None, bar_format="{desc:24}{bar:30} {elapsed}", leave=False) as bar:
         bar.set_description("reading")
         own: dict[str, Any] = dict(groups=command.groups)  # the column may stand in any of the files
@@ -357,6 +369,9 @@ def run_audit(command: AuditCommand) -> None:
         if proposal is not None:
             written.append(write_proposal(written_to[-1], audit, proposal))
             notes.append(f"{len(proposal.example)} cells to decide, in random order; stop where you like")
+        picture = in_folder(command.images, audit.ids) if exports and command.images else None
+        for tool, file in exports:
+            written += export_audit(tool, file, audit, issues, images=command.images, picture=picture)
         bar.update()
         bar.set_description("making the page")
         title = command.title or f"Label audit of {command.labels.name}"
@@ -413,6 +428,14 @@ def _next_command(command: AuditCommand, labels: Table) -> str:
     return shlex.join(["mlt", *words, "--out", out])
 
 
+def _export(words: str) -> tuple[str, Path]:
+    """(tool, path) of `tool=path`."""
+    tool, _, file = words.partition("=")
+    if not file:
+        raise ValueError(f"--export: {words!r} names no file; pass TOOL=FILE, such as label-studio=tasks.json")
+    return tool, Path(file)
+
+
 def _check_choice(flag: str, value: str, choices: Collection[str]) -> None:
     if value not in choices:
         raise ValueError(f"--{flag}: {value!r} is unknown; pass {', '.join(choices)}")
@@ -448,10 +471,11 @@ def run_apply(command: ApplyCommand) -> None:
             continue
         cell = find_cell(where, row, place)
         meaning = meanings.get(values[cell], UNKNOWN)
-        if meaning == UNKNOWN or (meaning == ABSENT) != (row["given"] == 0):
+        given = np.nan if meaning == UNKNOWN else float(meaning != ABSENT)
+        if not np.array_equal(given, row["given"], equal_nan=True):
             found = f"{values[cell]:g}, not {row['given']:g} (coding {command.coding})"
             raise ValueError(f"{where}, the label is {found}")
-        values[cell] = 1 if meaning == ABSENT else absent
+        values[cell] = absent if given == 1 else 1
         flipped += 1
     write_labels(command.out, labels, values)
     print(f"{flipped} labels flipped; {command.out}")
@@ -461,7 +485,7 @@ def run_apply(command: ApplyCommand) -> None:
     if split:
         print(f"{len(split)} left as they are, reviewers disagree; {apart}")
     for _, row, votes in split[:_MOST_PRINTED]:
-        words = {True: "remove label" if row["given"] else "add label", False: "keep"}
+        words = {True: "remove label" if row["given"] == 1 else "add label", False: "keep"}
         said = ", ".join(f"{who}: {words[flip]}" for who, flip in votes.items())
         print(f"  {row['example']}, {row['class']}: {said}")
     if len(split) > _MOST_PRINTED:

@@ -33,16 +33,21 @@ def atomic(path: str | Path, mode: str = "w", **options: Any) -> Iterator[IO[Any
         raise
 
 
-def check_outputs(outputs: Iterable[Path], inputs: Iterable[Path | None], *, ours: Any, force: bool = False) -> None:
-    """ValueError where an output is an input, a folder, or a file that is not `ours` (a test of it) unless `force`."""
+def check_outputs(
+    outputs: Iterable[Path], inputs: Iterable[Path | None], *, ours: Any, force: bool = False, flag: str = "--out"
+) -> None:
+    """ValueError where an output is an input, a folder, or a file that is not `ours` (a test of it) unless `force`.
+
+    `flag` is the option that names the outputs.
+    """
     read = {path.expanduser().resolve() for path in inputs if path is not None}
     for path in (path.expanduser() for path in outputs):
         if path.resolve() in read:
-            raise ValueError(f"--out: {path} would replace an input; pass another name")
+            raise ValueError(f"{flag}: {path} would replace an input or another output; pass another name")
         if path.is_dir():
-            raise ValueError(f"--out: {path} is a folder; pass the name of a file in it")
+            raise ValueError(f"{flag}: {path} is a folder; pass the name of a file in it")
         if path.exists() and not force and not ours(path):
-            raise ValueError(f"--out: {path} is there and was not written by mlt; pass another name, or --force")
+            raise ValueError(f"{flag}: {path} is there and was not written by mlt; pass another name, or --force")
 
 
 def guarded(cell: Any) -> Any:

@@ -1,4 +1,4 @@
-"""T to and from cleanlab's confident joint.
+"""T to and from cleanlab's confident joint, and suspects in the form of its Datalab.
 
 The two conventions are each other's transpose and differ in their normalisation:
 
@@ -15,7 +15,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from mlt_jax.arguments import shown
-from mlt_jax.labels import as_labels, num_axes
+from mlt_jax.audit.audit import Audit, as_audit
+from mlt_jax.audit.issues import Issues, find_label_issues, label_quality
+from mlt_jax.labels import as_labels, num_axes, to_lists
 from mlt_jax.transition import TransitionEstimate, as_transition, implied_prior
 
 
@@ -64,3 +66,32 @@ def from_cleanlab_joint(joint: Any) -> Float[Array, "q 2 2"]:
     counts = counts.transpose(0, 2, 1)
     total = counts.sum(axis=2, keepdims=True)
     return jnp.asarray(np.where(total > 0, counts / np.where(total > 0, total, 1), np.eye(2)), dtype=float)
+
+
+def to_cleanlab_issues(source: Any, *, threshold: float = 0.5, **inputs: Any) -> Any:
+    """A pandas DataFrame with the columns of `Datalab.get_issues("label")` of multi-label data, a row per example.
+
+    `is_label_issue`, whether a label is a suspect; `label_score`, P(all labels are right); `given_label` and
+    `predicted_label`, lists of class indices. The index has the examples' names.
+
+    Args:
+      source, threshold, inputs: as in `find_label_issues`.
+    """
+    import pandas as pd
+
+    audit = as_audit(source, inputs)
+    issues = find_label_issues(audit, threshold=threshold)
+    return pd.DataFrame(cleanlab_columns(audit, issues), index=pd.Index(audit.ids, name="example"))
+
+
+def cleanlab_columns(audit: Audit, issues: Issues) -> dict[str, list[Any]]:
+    """The columns of `to_cleanlab_issues`."""
+    suspect = np.zeros(audit.wrong.shape, bool)
+    suspect[issues.example, issues.column] = True
+    suggested = audit.labels._replace(values=audit.labels.values ^ suspect)
+    return {
+        "is_label_issue": suspect.any(axis=1).tolist(),
+        "label_score": label_quality(audit, per="example").astype(float).round(6).tolist(),
+        "given_label": to_lists(audit.labels),
+        "predicted_label": to_lists(suggested),
+    }

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mlt_jax.audit.audit import Audit
+from mlt_jax.audit.exports import decisions_in, is_export
 from mlt_jax.audit.issues import Issues
 from mlt_jax.audit.propose import Decisions, Proposal
 from mlt_jax.audit.verified import Verified
@@ -63,13 +64,16 @@ def read_decisions(path: str | Path, labels: Labels, ids: tuple[str, ...], class
     """The decisions in a CSV file, as the page saves them: columns example, class, given, decision and probability.
 
     A decision is flip, keep or empty (undecided). Without a probability, decisions serve the ranking alone. What
-    several reviewers say alike counts once; what they disagree about is refused.
+    several reviewers say alike counts once; what they disagree about is refused. JSON is what Label Studio or FiftyOne
+    exported, see `audit.exports`; labels of cells that nobody had labelled are left out.
     """
     place = {name: k for k, name in enumerate(ids)}, {name: k for k, name in enumerate(classes)}
     rows = []
     merged = merge_decisions([path]).values()
     for ballot in merged:
         cell = find_cell(ballot.where, ballot.row, place)
+        if np.isnan(ballot.row["given"]) and labels.observed is not None and not labels.observed[cell]:
+            continue
         given = int(labels.values[cell])
         if ballot.row["given"] != given:
             raise ValueError(f"{ballot.where}, the label is {given}, not {ballot.row['given']:g}")
@@ -85,9 +89,12 @@ def read_decisions(path: str | Path, labels: Labels, ids: tuple[str, ...], class
 
 def decision_rows(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Where each row of a CSV file of decisions stands, and the row: `example`, `class` and `decision` are text,
-    `given`, `p_wrong` and `probability` numbers, NaN where the file has none.
+    `given`, `p_wrong` and `probability` numbers, NaN where the file has none. JSON: see `audit.exports`.
     """
     path = existing(path)
+    if path.suffix.lower() == ".json":
+        yield from decisions_in(path)
+        return
     header, lines = csv_rows(path)
     for missing in {"example", "class", "given", "decision"} - set(header):
         raise ValueError(f'{path}: column "{missing}" is missing; pass the issues CSV or saved decisions')
@@ -121,7 +128,7 @@ def merge_decisions(paths: Iterable[str | Path]) -> dict[tuple[str, str], Ballot
                 continue
             if not ballot.votes:
                 merged[label] = ballot = Ballot(where, row, {})
-            if row["given"] != ballot.row["given"]:
+            if not np.array_equal(row["given"], ballot.row["given"], equal_nan=True):
                 raise ValueError(
                     f"{where}, the label is {row['given']:g}, but {ballot.row['given']:g} in {ballot.where}"
                 )
@@ -133,12 +140,16 @@ def merge_decisions(paths: Iterable[str | Path]) -> dict[tuple[str, str], Ballot
 def write_disagreements(path: Path, ballots: Iterable[Ballot]) -> Path:
     """The path, once what each reviewer says is written there, a row per label and reviewer; the page imports it."""
     rows = (
-        [row["example"], row["class"], f"{row['given']:g}", f"{1 - row['given']:g}",
-         "" if np.isnan(row["p_wrong"]) else f"{row['p_wrong']:.6g}", "flip" if flip else "keep", who]
+        [row["example"], row["class"], *map(_number, (row["given"], 1 - row["given"], row["p_wrong"])),
+         "flip" if flip else "keep", who]
         for _, row, votes in ballots
         for who, flip in votes.items()
     )  # fmt: skip
     return write_csv(path, [(*ISSUE_COLUMNS, "reviewer"), *rows])
+
+
+def _number(value: float) -> str:
+    return "" if np.isnan(value) else f"{value:.6g}"
 
 
 def find_cell(where: str, row: dict[str, Any], place: tuple[dict[str, int], dict[str, int]]) -> tuple[int, int]:
@@ -234,6 +245,8 @@ def is_ours(path: Path) -> bool:
     try:
         if path.suffix == ".npz":
             TransitionEstimate.load(path)
+            return True
+        if is_export(path):
             return True
         text = path.read_text(encoding="utf-8", errors="replace")
     except (OSError, ValueError):

@@ -69,8 +69,8 @@ def _task_id(path: Path, task: dict[str, Any], reading: Reading) -> tuple[str, s
     data = task.get("data") or {}
     if reading.id_column in data:
         return str(reading.id_column), str(data[reading.id_column])
-    for key in data:
-        if key.lower() in ID_COLUMNS:
+    for key in ("example", *data):  # so `audit.exports` calls the id, whatever else is there
+        if key in data and key.lower() in ID_COLUMNS:
             return key, str(data[key])
     if "id" not in task:
         raise ValueError(f"{path}: a task has neither an id nor one in its data; pass --id-column")
@@ -84,7 +84,7 @@ def _samples(path: Path, samples: list[dict[str, Any]], reading: Reading) -> Ite
             name: value for name, value in sample.items()
             if isinstance(value, dict) and value.get("_cls") in ("Classifications", "Classification")
         }  # fmt: skip
-        held = [name for name in fields if name not in ("predictions", "suggested")]
+        held = [name for name in fields if name not in ("predictions", "suspects")]
         if len(held) > 1:
             raise ValueError(f"{path}: sample {k} has labels in {' and '.join(held[:2])}; keep one of these fields")
         wanted = reading.id_column if reading.id_column in sample else "example" if "example" in sample else None

@@ -5,7 +5,8 @@ from audited import N, Q, T
 from mlt_jax import (
     audit_labels,
 )
-from mlt_jax.audit.cleanlab import from_cleanlab_joint, to_cleanlab_joint
+from mlt_jax.audit.cleanlab import from_cleanlab_joint, to_cleanlab_issues, to_cleanlab_joint
+from mlt_jax.audit.issues import find_label_issues
 from mlt_jax.labels import as_labels, to_lists
 
 
@@ -40,3 +41,21 @@ def test_cleanlab_takes_our_joint_and_we_take_its_labels_and_joint(exact):
     wrong = (labels != clean).sum(axis=0)
     assert np.abs(by_class - wrong).max() < 0.35 * wrong.max()  # it removes as many as our joint says are wrong
     assert np.isfinite(audit_labels(lists, probs=pi, T=from_cleanlab_joint(theirs)).wrong).all()
+
+
+def test_suspects_have_the_columns_of_datalab(audit):
+    pytest.importorskip("cleanlab", reason="cleanlab is not installed")
+    from cleanlab.multilabel_classification import get_label_quality_scores
+
+    found = to_cleanlab_issues(audit, threshold=0.7)
+    issues = find_label_issues(audit, threshold=0.7)
+    assert list(found.columns) == ["is_label_issue", "label_score", "given_label", "predicted_label"]  # Datalab of 2.9
+    assert found.is_label_issue.dtype == bool
+    assert list(np.flatnonzero(found.is_label_issue)) == sorted(set(issues.example.tolist()))
+    np.testing.assert_allclose(found.label_score, np.prod(1 - audit.wrong, axis=1), atol=1e-5)
+    row, column = issues.example[0], issues.column[0]
+    assert (column in found.given_label.iloc[row]) != (column in found.predicted_label.iloc[row])
+    # cleanlab's own functions take the lists.
+    p = 1 / (1 + np.exp(-audit.scores))
+    scores = get_label_quality_scores(found.given_label.tolist(), p)
+    assert scores[found.is_label_issue].mean() < scores[~found.is_label_issue].mean()
