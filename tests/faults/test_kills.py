@@ -89,14 +89,12 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_bytes(command, start,
     struck = 0
     while struck < KILLS:
         processes = run("killed")
-        victim = processes[rng.integers(len(processes))]
         time.sleep(rng.uniform(0, took))
-        struck += victim.poll() is None
-        victim.kill()
+        struck += any(process.poll() is None for process in processes)
+        for process in processes:  # of two, the one that is left a moment longer ends by itself: `test_processes`
+            process.kill()
         for process in processes:
-            _, err = process.communicate()
-            assert process is victim or process.returncode in (0, 2), err
-            assert process is victim or len(err.splitlines()) <= 1, err
+            process.communicate()
         if (tmp_path / "killed/results.json").exists():  # it ended before: begin anew
             assert left_behind(tmp_path / "killed") == left_behind(tmp_path / "whole")
             os.rename(tmp_path / "killed", tmp_path / f"ended{struck}-{time.monotonic_ns()}")

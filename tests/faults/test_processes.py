@@ -93,6 +93,7 @@ def test_a_process_killed_while_it_reads_or_counts_is_named(estimate, start, add
     assert not (tmp_path / "T.npz").exists()
 
 
+@pytest.mark.slow
 def test_a_process_killed_while_it_trains_is_named_and_the_run_goes_on_to_the_same_end(words, start, address, tmp_path):
     def begin(folder):
         return [start([*words(tmp_path / folder, "--epochs=30"), *placed(address, 2, k)]) for k in (0, 1)]
