@@ -22,6 +22,10 @@ def run_page(workdir: str | Path, path: str | Path | None = None) -> Path:
     if not folder.is_dir():
         raise ValueError(f"{folder}: there is no such run folder")
     config, summary = (_json(folder / name) for name in ("config.json", "results.json"))
+    for name in ("test", "T_error", "seconds"):
+        if not isinstance(summary.get(name) or {}, dict):
+            remedy = "delete it and give the run's command again, which writes it anew"
+            raise ValueError(f'{folder / "results.json"}: "{name}" is {summary[name]!r:.20}, no table; {remedy}')
     seeds = sorted((p for p in folder.glob("seed*") if p.is_dir()), key=lambda p: (len(p.name), p.name)) or [folder]
     parts = [_tiles(summary), _results(summary)]
     parts += [_curves(seed) for seed in seeds[:1]]
@@ -77,7 +81,7 @@ def _results(summary: dict[str, Any]) -> str:
 def _curves(folder: Path) -> str:
     """Training curves by method, from its metrics.jsonl; lines that are no JSON (a run was killed) are skipped."""
     entries = []
-    for line in "\n".join(f.read_text(encoding="utf-8") for f in sorted(folder.glob("*/metrics.jsonl"))).splitlines():
+    for line in "\n".join(f.read_text("utf-8", "replace") for f in sorted(folder.glob("*/metrics.jsonl"))).splitlines():
         try:
             entries.append(json.loads(line))
         except json.JSONDecodeError:
@@ -131,6 +135,6 @@ def _json(path: Path) -> dict[str, Any]:
     """What the file holds; nothing where it is missing, broken or no mapping."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError):
+    except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -166,3 +166,13 @@ def test_features_with_wrong_sparse_labels_or_assumptions_are_named():
         estimate(labels, features=features)
     with pytest.raises(ValueError, match="assume: 'both'"):
         estimate(labels > 0, features=features, assume="both")
+
+
+def test_tiny_degenerate_labels_have_a_finite_prior():
+    rng = np.random.default_rng(0)
+    for _ in range(20):  # a class with no or only positives in most; one shape, compiled once
+        labels = (rng.random((10, 3)) < rng.choice([0, 0.5, 1.0], size=3)).astype(np.uint8)
+        selected, losses = rng.random((10, 3)) < rng.choice([0, 0.5, 1.0]), rng.random((2, 10, 3))
+        for found in (estimate_all(labels, selected, min_selected=1), estimate(labels, losses=losses, min_selected=1)):
+            assert np.isfinite(found.prior).all(), (labels, selected)
+            np.testing.assert_allclose(found.T.sum(axis=2), 1, atol=1e-5)

@@ -77,3 +77,17 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path):
         run_page(tmp_path)
     with pytest.raises(ValueError, match="no such run folder"):
         run_page(tmp_path / "none")
+
+
+def test_bytes_that_are_no_text_are_left_out_and_what_is_no_table_or_estimate_is_named(folder):
+    (folder / "config.json").write_bytes(b"\xff\xfe")
+    log = folder / "seed0/Standard/metrics.jsonl"
+    log.write_bytes(b"\xff\x00\n" + log.read_bytes())
+    assert "training loss" in run_page(folder).read_text()
+    (folder / "results.json").write_text('{"test": 3}')
+    with pytest.raises(ValueError, match=r'results\.json: "test" is 3, no table; delete it and give the run'):
+        run_page(folder)
+    (folder / "results.json").unlink()
+    (folder / "seed0/transition.npz").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"seed0/transition\.npz is no npz file of arrays"):
+        run_page(folder)

@@ -1,0 +1,103 @@
+"""SIGKILL at random moments of a run, in every mode: the same command goes on, and ends with the same bytes.
+
+`MLT_JAX_KILLS` is the number of kills in each mode; `experiments/attacks.py --kills 50` sets it.
+"""
+
+import os
+import socket
+import time
+
+import numpy as np
+import pytest
+from paths import ROOT
+from PIL import Image
+
+RUN = ROOT / "experiments" / "run.py"
+KILLS = int(os.environ.get("MLT_JAX_KILLS", "2"))
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """A folder of 48 small images to train on and 16 to test on, with labels that can be learned."""
+    folder, rng = tmp_path_factory.mktemp("pictures"), np.random.default_rng(0)
+    for split, n in (("train", 48), ("test", 16)):
+        lines = ["image,dark,red"]
+        (folder / split).mkdir()
+        for row in range(n):
+            dark, red = rng.random(2) < 0.5
+            image = rng.integers(0, 100 if dark else 255, (32, 32, 3)).astype(np.uint8)
+            image[..., 0] = np.where(red, 250, image[..., 0])
+            Image.fromarray(image).save(folder / split / f"{row}.png")
+            lines.append(f"{split}/{row}.png,{int(dark)},{int(red)}")
+        (folder / f"{split}.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.fixture
+def command(words, pictures, start, tmp_path):
+    """(mode, work folder) -> the words of the processes of a run."""
+
+    def make(mode, folder):
+        if mode.startswith("features"):
+            plain, count = words(folder, "--epochs=30"), 2 if "2 processes" in mode else 1
+        else:
+            plain = [RUN, "--dataset=folder", f"--data-dir={pictures}", "--model=small", "--image-size=32"]
+            plain += ["--epochs=2", "--batch-size=16", "--save-every=0", "--seeds", "0", "--methods", "Standard"]
+            plain += [f"--workdir={folder}", f"--backbone={mode}", f"--cache={folder}-cache"]
+            plain += [] if mode == "finetune" else [f"--pretrained={weights()}"]
+            count = 1
+        if count == 1:
+            return [plain]
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{probe.getsockname()[1]}"
+        return [[*plain, f"--coordinator={address}", "--num-processes=2", f"--process-id={k}"] for k in range(count)]
+
+    def weights():
+        """Those of a network that was trained in full; made once."""
+        if not (tmp_path / "weights").exists():
+            [process] = map(start, make("finetune", tmp_path / "weights"))
+            assert process.wait() == 0, process.communicate()
+        return tmp_path / "weights/seed0/Standard/weights.npz"
+
+    return make
+
+
+def left_behind(folder):
+    """Everything that must not depend on whether a run was killed."""
+    names = ("seed0/Standard/metrics.jsonl", "seed0/Standard/weights.npz")
+    kept = {name: (folder / name).read_bytes() for name in names}
+    cache = folder.with_name(f"{folder.name}-cache")
+    return kept | {path.name: path.read_bytes() for path in cache.glob("*.npy") if "rows" not in path.name}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["features", "features, 2 processes", "frozen", "tail", "finetune"])
+def test_a_run_killed_at_random_moments_ends_with_the_same_bytes(command, start, tmp_path, mode, record_property):
+    def run(folder):
+        return [start(words) for words in command(mode, tmp_path / folder)]
+
+    def finish(folder):
+        processes = run(folder)
+        said = [process.communicate()[1] for process in processes]
+        assert [process.returncode for process in processes] == [0] * len(processes), said
+
+    command(mode, tmp_path / "whole")  # weights are made before the clock starts
+    began = time.monotonic()
+    finish("whole")
+    took, rng = time.monotonic() - began, np.random.default_rng(0)
+    struck = 0
+    while struck < KILLS:
+        processes = run("killed")
+        time.sleep(rng.uniform(0, took))
+        struck += any(process.poll() is None for process in processes)
+        for process in processes:  # of two, the one that is left a moment longer ends by itself: `test_processes`
+            process.kill()
+        for process in processes:
+            process.communicate()
+        if (tmp_path / "killed/results.json").exists():  # it ended before: begin anew
+            assert left_behind(tmp_path / "killed") == left_behind(tmp_path / "whole")
+            os.rename(tmp_path / "killed", tmp_path / f"ended{struck}-{time.monotonic_ns()}")
+    finish("killed")
+    record_property("got", f"{struck} kills, the same bytes")
+    assert left_behind(tmp_path / "killed") == left_behind(tmp_path / "whole")
