@@ -37,18 +37,20 @@ def estimate_all(
 
     Args:
       labels: (n, q), any form that `as_labels` takes, with its `observed` and `coding`; scipy.sparse labels with coding
-        "01" and all cells observed are counted without making them dense; the joint rule then uses lists of labels that
-        occur together where these are short (see `lists`): equally exact. T and prior are those of each class's own
-        observed cells. Which cells of a partner are observed may depend on its own label, and on the clean or the given
-        label of the class (see `counts.group_means`); a partner never observed with one of the class's four groups of
-        examples says nothing, and where all are such the class is `UNIDENTIFIABLE`.
+        "01" and all cells observed are counted without making them dense, as lists of labels that occur together where
+        these are short (see `lists`): equally exact; for the joint rule also where a few cells are unobserved. T and
+        prior are those of each class's own observed cells. Which cells of a partner are observed may depend on its own
+        label, and on the clean or the given label of the class (see `counts.group_means`); a partner never observed
+        with one of the class's four groups of examples says nothing, and where all are such the class is
+        `UNIDENTIFIABLE`.
       selected: (n, q) bool, True where the label is taken as clean (see `select_clean`).
       unselected: (n, q), its complement, in place of `selected`; with sparse labels give the smaller one, as sparse.
       aggregate: how the equations of all partners give one T. `"joint"` fits them all at once (see `line`); `"medoid"`
         is the paper's rule (label final); `"residual"` the released code's; `"mean"` and `"first"` (R = 1) are the
         paper's ablations.
       assume: `"missing"`: no given positive is wrong (rho_neg = 0); `"partial"`: no given negative is (rho_pos = 0).
-      num_partners: R, how many partners each class uses, drawn with `key`; all q - 1 by default.
+      num_partners: R, how many partners each class uses, drawn with `key`; all q - 1 by default. On lists they are
+        drawn from the labels that occur together with the class, and status and `residual` still come from all.
       key: required by `num_partners`; with it `"first"` tries the partners in random order.
       fallback: (q, 2, 2), T for the classes without an estimate of their own, such as `dual_t(probs, labels)`.
       min_selected: least number of selected positives, and of selected negatives, for an estimate.

@@ -30,8 +30,8 @@ from mlt_jax.estimator.sparse_counts import SparseLabels, SparseMask
 from mlt_jax.transition import TransitionEstimate, check_assume
 
 _UPPER = [(g, h) for g in range(4) for h in range(g, 4)]
-# A pair that is listed, and a class with one of the distinct labels, in units of 1500 multiplications.
-_PAIR_TIME, _DISTINCT_TIME = 40.0, 10.0
+# A pair in an example, a different pair, and a class with a kind of labels, in units of 1500 multiplications.
+_COUNT_TIME, _PAIR_TIME, _KIND_TIME = 1.0, 8.0, 5.0
 
 
 def masked_lists_pay(labels: SparseLabels, mask: SparseMask) -> bool:
@@ -44,7 +44,8 @@ def masked_lists_pay(labels: SparseLabels, mask: SparseMask) -> bool:
     kinds = _kinds(labels)
     if max(kinds.ones.max(), kinds.hidden.max()) > MOST_POSITIVES:
         return False
-    return bool(_PAIR_TIME * pairs + _DISTINCT_TIME * q * len(kinds.number) < 8 * n * q**2 / 1500)
+    time = _COUNT_TIME * pairs + _PAIR_TIME * min(pairs, q**2) + _KIND_TIME * q * len(kinds.number)
+    return bool(time < 8 * n * q**2 / 1500)
 
 
 def estimate_masked(

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sp
 from jaxtyping import Bool, Int32, Int64, Shaped, UInt8
+from tqdm import tqdm
 
 from mlt_jax.estimator.counts import Tables
 
@@ -157,10 +158,13 @@ def count_blocks(labels: SparseLabels, mask: SparseMask, *, max_memory: int) -> 
     q = labels.by_example.shape[1]
     rows = int(np.clip(max_memory // (_BYTES_PER_PAIR * q), 1, q))
     buffers = [_aligned((rows, q)) for _ in range(3)]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for start in range(0, q, rows):
+    pool = ThreadPoolExecutor(os.cpu_count())
+    try:
+        for start in tqdm(range(0, q, rows), desc="classes", unit="block", delay=2, leave=False, disable=None):
             first = min(start, q - rows)
             yield np.arange(first, first + rows), _count_rows(labels, mask, first, buffers, pool)
+    finally:
+        pool.shutdown(cancel_futures=True)  # on Ctrl-C, too, nothing is begun any more
 
 
 def count_sparse(labels: SparseLabels, mask: SparseMask) -> Tables:

@@ -1,11 +1,16 @@
+import os
+import signal
+import subprocess
+import sys
 import tracemalloc
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from listed import assert_same, rare_labels
+from paths import ROOT
 
-from mlt_jax import Status, TransitionEstimate, estimate_all
+from mlt_jax import Status, TransitionEstimate, count, estimate_all, estimate_from_tables
 from mlt_jax.estimator import lists
 from mlt_jax.estimator.lists import count_lists, estimate_from_lists
 
@@ -94,11 +99,47 @@ def test_eight_thousand_classes_need_no_table():
     assert np.abs(found.rho_neg[:40]).max() < 0.05
 
 
-def test_a_real_set_gives_what_tables_give(real_data, on_lists):
-    parts = real_data("openimages214_labels.npz")
+@pytest.mark.parametrize("name", ["openimages214_labels", "delicious_labels", "eurlex4k_train_labels"])
+def test_a_real_set_gives_what_tables_give(real_data, on_lists, name):
+    parts = real_data(f"{name}.npz")
     labels = sp.csr_array((parts["data"], parts["indices"], parts["indptr"]), shape=parts["shape"])
-    labels = (labels[:10_000] > 0).astype(np.int8)
-    unselected = sp.random_array(labels.shape, density=0.01, rng=np.random.default_rng(0), format="csr") != 0
+    labels = (labels[:20_000] > 0).astype(np.int8)
+    rng = np.random.default_rng(0)
+    unselected = labels.copy()
+    unselected.data = (rng.random(labels.nnz) < 0.2).astype(np.int8)  # and as many negatives
+    density = unselected.sum() / labels.shape[0] / labels.shape[1]
+    unselected = (unselected + (sp.random_array(labels.shape, density=density, rng=rng) > 0)) > 0
     found = estimate_all(labels, unselected=unselected, min_selected=5)
-    expected = estimate_all(labels.toarray(), ~unselected.toarray(), min_selected=5)
+    expected = estimate_from_tables(count(labels, unselected=unselected), min_selected=5)
     assert assert_same(found, expected) > 50
+
+
+# Says when the first block is done, then goes on slowly.
+SLOW = """
+import sys, time
+from mlt_jax import cli
+from mlt_jax.estimator import lists
+clouds = lists._clouds
+def slow(*block):
+    print("block", flush=True)
+    time.sleep(0.2)
+    return clouds(*block)
+lists._clouds, lists._PAIRS_AT_ONCE, lists._PAY = slow, 10, float("inf")
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+def test_an_interrupt_ends_it_with_one_line_and_no_file(tmp_path):
+    labels, selected = rare_labels(1, q=400)
+    sp.save_npz(tmp_path / "labels.npz", sp.csr_array(labels))
+    sp.save_npz(tmp_path / "cells.npz", sp.csr_array(labels > selected))
+    words = [sys.executable, "-c", SLOW, "estimate", "labels.npz", "--unselected", "cells.npz", "--out", "T.npz"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(words, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, **pipes)
+    assert process.stdout.readline() == "block\n"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate()
+    assert process.returncode == 130, err
+    assert err == "mlt: interrupted\n"  # no bar either: this is no terminal
+    assert out.count("block") < 100  # of 400
+    assert not (tmp_path / "T.npz").exists()
