@@ -94,7 +94,7 @@ def estimate_from_scores(
 
 
 def estimate_from_blocks(
-    blocks: Iterable[Float32[np.ndarray, "n b"]],
+    blocks: Iterable[Float32[np.ndarray, "n _"]],
     labels: Any,
     *,
     rule: str = "auto",
@@ -150,7 +150,7 @@ def estimate_from_blocks(
 
 
 def _fit_blocks(
-    blocks: Iterable[Float32[np.ndarray, "n b"]], labels: Any, assume: str, *, find_likely: bool
+    blocks: Iterable[Float32[np.ndarray, "n _"]], labels: Any, assume: str, *, find_likely: bool
 ) -> tuple[Evidence, Curve, Any]:
     """Evidence and curves of all classes, and `likely_cells` if asked for: what is left of scores seen once."""
     bins, curves, likely = [], [], []
@@ -197,7 +197,7 @@ def side_test(scores: Any, labels: Any, *, observed: Any = None, coding: str = "
     return side_test_from_blocks([as_matrix(scores, checked, name="scores")], checked)
 
 
-def side_test_from_blocks(blocks: Iterable[Float32[np.ndarray, "n b"]], labels: Any) -> SideTest:
+def side_test_from_blocks(blocks: Iterable[Float32[np.ndarray, "n _"]], labels: Any) -> SideTest:
     """`side_test`; arguments as in `estimate_from_blocks`.
 
     The hypotheses are rho_neg at most 0.005 and rho_pos at most 0.02.

@@ -74,7 +74,7 @@ def logit_blocks(
     l2: float = 0.03,
     components: int = 512,
     groups: Any = None,
-) -> Iterator[Float32[np.ndarray, "n b"]]:
+) -> Iterator[Float32[np.ndarray, "n _"]]:
     """Yields the columns of `cross_val_logits`, some classes at a time, in order: all of them may not fit into memory.
 
     Args:

@@ -55,7 +55,7 @@ def label_block(labels: Any, classes: Any) -> tuple[UInt8[np.ndarray, "n b"], Bo
     return values, np.broadcast_to(np.True_, values.shape) if labels.observed is None else labels.observed[:, classes]
 
 
-def score_blocks(blocks: Iterable[Float32[np.ndarray, "n b"]], labels: Any) -> Iterator[ScoreBlock]:
+def score_blocks(blocks: Iterable[Float32[np.ndarray, "n _"]], labels: Any) -> Iterator[ScoreBlock]:
     """Scores and labels of 256 classes at a time; `blocks` are the scores of all classes in order, in any pieces.
 
     Curves are fitted to as many classes together, so their numbers do not depend on the pieces.

@@ -1,10 +1,10 @@
 """Selection where (n, q) losses do not fit into memory: by blocks of classes, of the largest losses, or of a sample.
 
-| you have | call | it returns | `estimate_all` takes it as |
-|---|---|---|---|
-| scores by a function of classes, or on disk | `select_blocks` | the cells not taken as clean | `unselected=` |
-| losses of positives and of the negatives of largest loss (top k) | `select_largest` | the same | the same |
-| losses of positives and of negatives drawn at random | `select_sampled` | the cells taken as clean | `selected` |
+- `select_blocks`: scores by a function of classes, or on disk, to the cells that are not taken as clean, which
+  `estimate_all` takes as `unselected=`;
+- `select_largest`: losses of the given positives and of the negatives of largest loss (top k), to the same;
+- `select_sampled`: losses of the given positives and of negatives drawn at random, to the cells that *are* taken as
+  clean, which `estimate_all` takes as `selected`.
 
 The first is exact: the mask of `select_clean`. The second is exact for losses that are 0 where none is stored. The
 third knows nothing of the cells that were not looked at, so it does not take them as clean: with the joint rule they

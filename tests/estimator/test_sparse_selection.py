@@ -110,7 +110,7 @@ def test_rates_of_a_sample_are_centred_and_say_how_uncertain_they_are():
     cells = sample_cells(labels, 2000)
     stored = cells.multiply(losses)
     honest = estimate_all(labels, select_sampled(labels, stored), stderr=True)
-    whole = estimate_all(labels, unselected=select_blocks(labels, losses=losses), stderr=True)
+    whole = estimate_all(labels, unselected=select_blocks(labels, losses=losses))
     as_clean = estimate_all(labels, unselected=cells > select_sampled(labels, stored))  # what must not be done
     assert (np.asarray(honest.status) == Status.CORRELATION).all()
     assert float(np.median(honest.rho_pos)) == pytest.approx(0.3, abs=0.1)  # of 12 such samples, 0.26 to 0.36
@@ -118,12 +118,13 @@ def test_rates_of_a_sample_are_centred_and_say_how_uncertain_they_are():
     np.testing.assert_allclose(honest.rho_neg, whole.rho_neg, atol=0.003)
     error = np.asarray(honest.rho_pos) - 0.3
     assert (np.abs(error) < 1.96 * np.asarray(honest.stderr[:, 1])).mean() > 0.85
-    assert np.median(honest.stderr[:, 1]) > 2 * np.median(whole.stderr[:, 1])
+    assert np.median(honest.stderr[:, 1]) > 0.1
+    assert np.abs(error).mean() > 2 * np.abs(np.asarray(whole.rho_pos) - 0.3).mean()
 
 
 def test_lists_of_all_lengths_are_filled_up_without_a_trace():
     rng = np.random.default_rng(4)
-    labels = (rng.random((3000, 30)) < np.geomspace(0.002, 0.9, 30)).astype(np.uint8)
+    labels = (rng.random((500, 12)) < np.geomspace(0.01, 0.9, 12)).astype(np.uint8)
     losses = rng.gamma(2, 0.3, labels.shape).astype(np.float32)
     stored = sp.csr_array(np.where(labels == 1, losses, 0))
     expected = select_clean(losses, labels, observed=labels == 1)
