@@ -37,7 +37,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int, Int8, UInt8
 
-from mlt_jax.arguments import check_choice, check_integer, shown
+from mlt_jax.arguments import check_choice, check_integer, check_number, shown
 from mlt_jax.estimator.rater_models import FINE, Clear, fit_clear, fit_graded
 from mlt_jax.labels import dense
 
@@ -106,6 +106,7 @@ class Raters(NamedTuple):
 
     def interval(self, level: float = 0.95) -> Float[np.ndarray, "raters q 2 2"]:
         """Normal intervals `[rater, class, rate, end]` of rho_neg and rho_pos, clipped to [0, 1]."""
+        check_number("level", level, lambda x: 0 < x < 1, "a number between 0 and 1")
         half = NormalDist().inv_cdf((1 + level) / 2) * self.stderr
         rates = np.stack([self.rho_neg, self.rho_pos], 2)
         return np.clip(np.stack([rates - half, rates + half], 3), 0, 1)

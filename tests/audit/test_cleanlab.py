@@ -40,3 +40,10 @@ def test_cleanlab_takes_our_joint_and_we_take_its_labels_and_joint(exact):
     wrong = (labels != clean).sum(axis=0)
     assert np.abs(by_class - wrong).max() < 0.35 * wrong.max()  # it removes as many as our joint says are wrong
     assert np.isfinite(audit_labels(lists, probs=pi, T=from_cleanlab_joint(theirs)).wrong).all()
+
+
+def test_arguments_of_another_type_are_named():
+    with pytest.raises(TypeError, match="joint: 'x'; pass"):
+        from_cleanlab_joint("x")
+    with pytest.raises(TypeError, match="T: 'x'; pass"):
+        to_cleanlab_joint("x", [[0], [1]])

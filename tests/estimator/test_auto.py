@@ -134,3 +134,15 @@ def test_baselines_and_the_fallback_honour_an_assumption(assume, side):
         assert (free[:, side] != np.eye(2)[side]).any()
         np.testing.assert_array_equal(held[:, side], np.tile(np.eye(2)[side], (3, 1)))
         np.testing.assert_allclose(held[:, 1 - side], free[:, 1 - side], atol=1e-6)
+
+
+def test_arguments_of_another_type_and_too_few_examples_are_named(unchecked_shapes):
+    labels = np.eye(3, 2)
+    for message, call in (
+        ("method: list; pass", lambda: estimate(labels, losses=labels, method=["auto"])),
+        ("losses: row 1 has length 1, row 0 2", lambda: estimate(labels, losses=[[0.1, 0.2], [0.1], [0.1]])),
+        ("probs: list; pass", lambda: noisy_sides(labels, probs=[[0.1, 0.2], [0.1]])),
+        ("features: 3 examples for 5 folds", lambda: estimate(labels, features=np.zeros((3, 2)))),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()

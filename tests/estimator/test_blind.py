@@ -208,3 +208,11 @@ def test_blind_on_real_features_beats_what_the_paper_printed_when_told(real_data
         labels = np.where(clean, chance >= rates[1], chance < rates[0]).astype(np.uint8)
         found = estimate(labels, features=data["features"].astype(np.float32))
         assert t_error(found, *rates) < told
+
+
+def test_arguments_of_another_type_are_named(unchecked_shapes):
+    scores, labels = np.zeros((3, 2)), np.eye(3, 2)
+    with pytest.raises(ValueError, match="rule: list; pass 'auto'"):
+        estimate_from_scores(scores, labels, rule=["auto"])
+    with pytest.raises(TypeError, match=r"share: ndarray of shape \(2,\); pass True or False"):
+        estimate_from_scores(scores, labels, share=np.zeros(2))

@@ -8,7 +8,10 @@ def test_arrays_come_back(tmp_path):
     np.save(tmp_path / "a.npy", np.arange(3))
     np.savez(tmp_path / "a.npz", x=np.arange(3), y=np.array(["a"]))
     assert load_npy(tmp_path / "a.npy").tolist() == [0, 1, 2]
-    assert {name: array.tolist() for name, array in load_npz(tmp_path / "a.npz").items()} == {"x": [0, 1, 2], "y": ["a"]}
+    assert {name: array.tolist() for name, array in load_npz(tmp_path / "a.npz").items()} == {
+        "x": [0, 1, 2],
+        "y": ["a"],
+    }
 
 
 @pytest.mark.parametrize(("name", "load"), [("a.npy", load_npy), ("a.npz", load_npz)])
