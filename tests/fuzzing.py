@@ -297,7 +297,7 @@ def raters(case: Case) -> st.SearchStrategy:
 
     def make(form: tuple[int, float, str]) -> Any:
         count, gaps, kind = form
-        votes = case.values[:, :, None] ^ (case.rng.random((case.n, case.q, count)) < 0.2)
+        votes = case.values.astype(np.int8)[:, :, None] ^ (case.rng.random((case.n, case.q, count)) < 0.2)
         votes = np.where(case.rng.random(votes.shape) < gaps, -1, votes)
         return np.where(votes < 0, np.nan, votes) if kind == "f" else votes.astype(np.int8)
 
