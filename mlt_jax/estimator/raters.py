@@ -48,6 +48,7 @@ _STRENGTHS, _MEANS = np.array([2.0, 4, 8, 16, 32]), np.linspace(0.01, 0.7, 30) *
 # Log likelihood ratio (with the BIC's penalty) from which a class chooses its model by itself.
 _DECISIVE = 10.0
 _FEWEST = 10
+_LARGEST = 1e9  # of a score: squares of much larger ones are beyond float32
 # Standard deviation of a rate of which nothing is known.
 _UNKNOWN = 12**-0.5
 # What labels of a long table look like as text.
@@ -404,9 +405,11 @@ def _as_scores(scores: Any, judgements: Int8[np.ndarray, "n q raters"]) -> Float
     s, shape, seen = dense(scores, "scores"), judgements.shape[:2], (judgements >= 0).any(2)
     if s.shape != shape or s.dtype.kind not in "iuf":
         raise ValueError(f"scores: shape {s.shape}, dtype {s.dtype}; pass {shape} logits")
-    if not np.isfinite(s).all():
-        row, column = np.argwhere(~np.isfinite(s))[0]
-        raise ValueError(f"scores: row {row}, column {column} is {s[row, column]}; pass finite logits")
+    fine = np.abs(s) <= _LARGEST
+    if not fine.all():
+        row, column = np.argwhere(~fine)[0]
+        remedy = f"pass finite logits, at most {_LARGEST:g} in size"
+        raise ValueError(f"scores: row {row}, column {column} is {s[row, column]}; {remedy}")
     mean = (s * seen).sum(0) / np.maximum(seen.sum(0), 1)
     return (s - mean).astype(np.float32)
 

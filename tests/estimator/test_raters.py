@@ -269,6 +269,8 @@ def test_wrong_input_is_named(clear, unchecked_shapes):
     scores[7, 2] = np.inf
     with pytest.raises(ValueError, match="scores: row 7, column 2 is inf; pass finite logits"):
         estimate_raters(labels, scores=scores)
+    with pytest.raises(ValueError, match=r"scores: row 0, column 0 is 3e\+38; pass finite logits, at most 1e\+09"):
+        estimate_raters(labels, scores=np.full((N, Q), 3e38))
     with pytest.raises(ValueError, match="model: 'best'"):
         estimate_raters(labels, model="best")
 
