@@ -4,7 +4,7 @@ BIN := .venv/bin
 # A process per core: tests mostly compile, which takes one core. A file's tests stay together, with their fixtures.
 PYTEST := $(BIN)/pytest -n auto --dist loadfile
 
-.PHONY: demo test slow lint docs tools clean
+.PHONY: demo test slow fuzz lint docs tools clean
 
 demo: .venv/ready
 	$(BIN)/python experiments/run.py
@@ -14,6 +14,9 @@ test: lint
 
 slow: .venv/ready
 	$(BIN)/pytest -n auto --dist worksteal -m slow # few and long, and without fixtures that take long
+
+fuzz: .venv/ready # 20,000 random inputs instead of the 1,000 fixed ones of `make test`
+	$(PYTEST) --hypothesis-profile=fuzz tests/fuzz
 
 docs: .venv/ready
 	$(BIN)/python docs/import_graph.py

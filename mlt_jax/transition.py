@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from mlt_jax.arguments import check_choice, shown
+from mlt_jax.arguments import check_choice, check_integer, check_number, shown
 from mlt_jax.files.arrays import load_npz
 from mlt_jax.labels import Labels
 from mlt_jax.outputs import atomic
@@ -83,14 +83,18 @@ class TransitionEstimate(NamedTuple):
 
     def rows(self, names: Sequence[str] | None = None, *, most: int | None = None) -> list[tuple[str, ...]]:
         """A header, and the class, both rates in percent with 95 % intervals, and the status of each class, as text."""
+        if names is not None and (not isinstance(names, Sequence) or len(names) < len(self.T)):
+            raise ValueError(f"names: {shown(names)}; pass a list of {len(self.T)} names")
+        if most is not None:
+            check_integer("most", most, 0)
         rates, ends = np.asarray(jnp.stack([self.rho_neg, self.rho_pos], 1)), np.asarray(self.interval())
 
-        def shown(j: int, side: int) -> str:
+        def text(j: int, side: int) -> str:
             low, high = 100 * ends[j, side]
             return f"{100 * rates[j, side]:.1f}" + (f" ({low:.1f} to {high:.1f})" if np.isfinite(low) else "")
 
         called = names or range(len(rates))
-        cells = [(str(called[j]), shown(j, 0), shown(j, 1), self.statuses[j]) for j in range(len(rates))[:most]]
+        cells = [(str(called[j]), text(j, 0), text(j, 1), self.statuses[j]) for j in range(len(rates))[:most]]
         return [("class", "falsely given, %", "missed, %", "status"), *cells]
 
     @property
@@ -108,6 +112,7 @@ class TransitionEstimate(NamedTuple):
 
         Counted rates have normal intervals of arcsin sqrt rate, which are not symmetric.
         """
+        check_number("level", level, lambda x: 0 < x < 1, "a number between 0 and 1")
         z = NormalDist().inv_cdf((1 + level) / 2) * jnp.array([-1, 1], self.stderr.dtype)[None, None]
         rates = jnp.stack([self.rho_neg, self.rho_pos], axis=1)[:, :, None]
         stderr = self.stderr[:, :, None]

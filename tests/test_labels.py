@@ -1,3 +1,4 @@
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
@@ -6,7 +7,7 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlt_jax.labels import CODINGS, Labels, as_labels, as_mask, as_matrix, to_lists
+from mlt_jax.labels import CODINGS, Labels, as_labels, as_mask, as_matrix, num_axes, to_lists
 
 Y = np.array([[1, 0, 0, 1], [0, 0, 0, 0], [0, 1, 1, 0]])
 LISTS = [[0, 3], [], [1, 2]]
@@ -343,3 +344,21 @@ def test_frames_are_matched_by_their_index():
         as_matrix(turned.rename(index={"c": "d"}), labels, name="scores")
     with pytest.raises(ValueError, match="row 'a' occurs 2 times"):
         as_labels(pd.DataFrame([[1], [0]], index=["a", "a"]))
+
+
+@pytest.mark.parametrize(
+    ("labels", "options", "error", "message"),
+    [
+        (Y, {"coding": ["01"]}, ValueError, "coding: list is unknown"),
+        (Y, {"num_classes": "4"}, TypeError, "num_classes: '4'; pass at least 1"),
+        ([[2**70]], {}, ValueError, f"labels: class index {2**70}; pass smaller ones"),
+        (jax.random.split(jax.random.key(0)), {}, TypeError, r"labels: .* of shape \(2,\); pass an \(n, q\) array"),
+    ],
+)
+def test_arguments_of_another_type_are_named(unchecked_shapes, labels, options, error, message):
+    with pytest.raises(error, match=message):
+        as_labels(labels, **options)
+
+
+def test_axes_of_lists_of_unequal_length_are_not_counted():
+    assert [num_axes(x) for x in (0.5, Y, [Y, Y], [[1], [1, 2]])] == [0, 2, 3, 0]

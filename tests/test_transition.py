@@ -142,3 +142,18 @@ def test_an_estimate_inside_jit_prints_its_fields():
 
     jax.jit(look)(T)
     assert seen[0].startswith("TransitionEstimate(T=")
+
+
+def test_arguments_of_another_type_are_named(unchecked_shapes, tmp_path):
+    found = from_matrices(T, as_labels(np.array([[1, 0], [0, 1]])))
+    np.save(tmp_path / "t.npy", T)
+    for error, message, call in (
+        (TypeError, "T: 'x'; pass", lambda: as_transition("x", 2)),
+        (ValueError, "assume: list; pass", lambda: apply_assumption(T, ["missing"])),
+        (ValueError, "level: 1; pass a number between 0 and 1", lambda: found.interval(1)),
+        (ValueError, "names: list; pass a list of 2 names", lambda: found.rows(["a"])),
+        (TypeError, "most: 'x'; pass a whole number", lambda: found.rows(most="x")),
+        (ValueError, r"path: .*t\.npy: is no npz file", lambda: TransitionEstimate.load(tmp_path / "t.npy")),
+    ):
+        with pytest.raises(error, match=message):
+            call()

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Float32, Int, UInt8
 from scipy.special import expit
 
 from mlt_jax.arguments import check_choice, check_integer, check_number, check_seed, shown
-from mlt_jax.labels import Labels, as_labels, as_matrix
+from mlt_jax.labels import Labels, as_labels, as_matrix, dense
 
 _STRATA = {0: 5, 1: 2}  # of a class's cells not given and of those given, by score; twice as many of all classes
 _GIVEN_SHARE = 0.25  # of a class's decisions that go to given labels
@@ -24,8 +24,13 @@ class Proposal(NamedTuple):
 
     def decide(self, labels: Any) -> "Decisions":
         """The decisions by the right label of each cell, (m,) or (n, q): 0, 1, or -1 where undecided."""
-        right = np.asarray(labels)
+        right, m = dense(labels, "labels"), len(self.example)
+        least = tuple(int(part.max(initial=-1)) + 1 for part in (self.example, self.column))
+        if right.shape != (m,) and (right.ndim != 2 or min(np.subtract(right.shape, least)) < 0):
+            raise ValueError(f"labels: shape {right.shape}; pass ({m},), the right label of each cell, or (n, q)")
         right = right[self.example, self.column] if right.ndim == 2 else right
+        if not np.isin(right, (-1, 0, 1)).all():
+            raise ValueError("labels: not all are 0, 1 or -1 (undecided); pass these")
         return Decisions(self.example, self.column, right.astype(np.int8), self.probability)
 
 

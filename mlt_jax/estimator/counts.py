@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Shaped, UInt8
 
+from mlt_jax.arguments import shown
 from mlt_jax.labels import Labels, as_labels, as_mask
 
 # A float32 sum of ones is exact up to here, so each product of this many rows is; the products are added as integers.
@@ -48,6 +49,8 @@ class Tables(NamedTuple):
 
     def merge(self, other: "Tables") -> "Tables":
         """Tables of both data sets together (from two batches, or two machines)."""
+        if not isinstance(other, Tables):
+            raise TypeError(f"other: {shown(other)}; pass the `Tables` that `count` returns")
         if self.both.shape != other.both.shape:
             raise ValueError(f"other: has {len(other.both)} classes, these tables have {len(self.both)}")
         if self.total_both.shape != other.total_both.shape:  # only one of them has unobserved cells

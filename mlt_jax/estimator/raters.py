@@ -37,7 +37,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int, Int8, UInt8
 
-from mlt_jax.arguments import check_choice, check_integer, shown
+from mlt_jax.arguments import check_choice, check_integer, check_number, shown
 from mlt_jax.estimator.rater_models import FINE, Clear, fit_clear, fit_graded
 from mlt_jax.labels import dense
 
@@ -48,6 +48,7 @@ _STRENGTHS, _MEANS = np.array([2.0, 4, 8, 16, 32]), np.linspace(0.01, 0.7, 30) *
 # Log likelihood ratio (with the BIC's penalty) from which a class chooses its model by itself.
 _DECISIVE = 10.0
 _FEWEST = 10
+_LARGEST = 1e9  # of a score: squares of much larger ones are beyond float32
 # Standard deviation of a rate of which nothing is known.
 _UNKNOWN = 12**-0.5
 # What labels of a long table look like as text.
@@ -106,6 +107,7 @@ class Raters(NamedTuple):
 
     def interval(self, level: float = 0.95) -> Float[np.ndarray, "raters q 2 2"]:
         """Normal intervals `[rater, class, rate, end]` of rho_neg and rho_pos, clipped to [0, 1]."""
+        check_number("level", level, lambda x: 0 < x < 1, "a number between 0 and 1")
         half = NormalDist().inv_cdf((1 + level) / 2) * self.stderr
         rates = np.stack([self.rho_neg, self.rho_pos], 2)
         return np.clip(np.stack([rates - half, rates + half], 3), 0, 1)
@@ -403,9 +405,11 @@ def _as_scores(scores: Any, judgements: Int8[np.ndarray, "n q raters"]) -> Float
     s, shape, seen = dense(scores, "scores"), judgements.shape[:2], (judgements >= 0).any(2)
     if s.shape != shape or s.dtype.kind not in "iuf":
         raise ValueError(f"scores: shape {s.shape}, dtype {s.dtype}; pass {shape} logits")
-    if not np.isfinite(s).all():
-        row, column = np.argwhere(~np.isfinite(s))[0]
-        raise ValueError(f"scores: row {row}, column {column} is {s[row, column]}; pass finite logits")
+    fine = np.abs(s) <= _LARGEST
+    if not fine.all():
+        row, column = np.argwhere(~fine)[0]
+        remedy = f"pass finite logits, at most {_LARGEST:g} in size"
+        raise ValueError(f"scores: row {row}, column {column} is {s[row, column]}; {remedy}")
     mean = (s * seen).sum(0) / np.maximum(seen.sum(0), 1)
     return (s - mean).astype(np.float32)
 

@@ -190,3 +190,17 @@ def test_an_audit_prints_short_and_is_saved_and_loaded_whole(audit, tmp_path):
     (tmp_path / "junk.npz").write_bytes(b"junk")
     with pytest.raises(ValueError, match=r"junk\.npz is no audit"):
         mlt_jax.Audit.load(tmp_path / "junk.npz")
+
+
+def test_arguments_of_another_type_are_named(unchecked_shapes, tmp_path):
+    labels, probs = np.eye(3, 2), np.full((3, 2), 0.5)
+    for error, message, call in (
+        (TypeError, "ids: 3; pass a list of names", lambda: audit_labels(labels, probs=probs, ids=3)),
+        (ValueError, "probs: row 1 has length 1", lambda: audit_labels([[0], [1]], probs=[[0.5, 0.5], [0.5]])),
+        (ValueError, "features: 3 examples for 5 folds", lambda: audit_labels(labels, features=probs)),
+    ):
+        with pytest.raises(error, match=message):
+            call()
+    np.save(tmp_path / "audit.npy", labels)
+    with pytest.raises(ValueError, match=r"path: .*audit\.npy is no audit"):
+        mlt_jax.Audit.load(tmp_path / "audit.npy")

@@ -59,3 +59,10 @@ def test_suspects_have_the_columns_of_datalab(audit):
     p = 1 / (1 + np.exp(-audit.scores))
     scores = get_label_quality_scores(found.given_label.tolist(), p)
     assert scores[found.is_label_issue].mean() < scores[~found.is_label_issue].mean()
+
+
+def test_arguments_of_another_type_are_named():
+    with pytest.raises(TypeError, match="joint: 'x'; pass"):
+        from_cleanlab_joint("x")
+    with pytest.raises(TypeError, match="T: 'x'; pass"):
+        to_cleanlab_joint("x", [[0], [1]])

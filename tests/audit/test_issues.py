@@ -68,3 +68,15 @@ def test_bad_options_are_named(audit):
         label_quality(audit, per="row")
     with pytest.raises(ValueError, match=r"threshold: 1\.5"):
         find_label_issues(audit, threshold=1.5)
+
+
+def test_arguments_of_another_type_are_named(unchecked_shapes):
+    inputs = {"probs": np.full((3, 2), 0.5), "T": np.tile(np.eye(2), (2, 1, 1))}
+    for error, message, function, options in (
+        (TypeError, "threshold: 'x'; pass a probability", find_label_issues, {"threshold": "x"}),
+        (TypeError, "most: 1.5; pass a whole number", find_label_issues, {"most": 1.5}),
+        (TypeError, "threshold: None; pass a probability", clean_labels, {"threshold": None}),
+        (ValueError, "per: list; pass", label_quality, {"per": ["cell"]}),
+    ):
+        with pytest.raises(error, match=message):
+            function(np.eye(3, 2), **inputs, **options)

@@ -98,3 +98,29 @@ def test_decisions_that_do_not_fit_are_refused(data, parts, complaint):
     labels, _, known = read_inputs(*data, None, "01")
     with pytest.raises(ValueError, match=rf"decisions: .*{complaint}"):
         check_decisions(Decisions(*map(np.array, parts)), labels, known)
+
+
+def test_arguments_of_another_type_are_named(unchecked_shapes):
+    labels, scores = np.eye(6, 2), np.zeros((6, 2))
+    checked, _, known = read_inputs(labels, scores, None, "01")
+    proposal = propose_cells(labels, scores, 4)
+    for error, message, call in (
+        (TypeError, "budget: 2.5; pass 2 or more", lambda: propose_cells(labels, scores, 2.5)),
+        (TypeError, "suspects: 'x'; pass a share", lambda: propose_cells(labels, scores, 4, suspects="x")),
+        (ValueError, "seed: -1; pass", lambda: propose_cells(labels, scores, 4, seed=-1)),
+        (TypeError, "decisions: None; pass `Decisions`", lambda: check_decisions(None, checked, known)),
+        (
+            TypeError,
+            "decisions: not all are numbers",
+            lambda: check_decisions(Decisions(["x"], [0], [0], [1]), checked, known),
+        ),
+        (
+            ValueError,
+            "decisions: entry 0 .* is not in whole",
+            lambda: check_decisions(Decisions([0.5], [0], [0], [1]), checked, known),
+        ),
+        (ValueError, r"labels: shape \(3,\); pass", lambda: proposal.decide(np.zeros(3))),
+        (ValueError, "labels: not all are 0, 1 or -1", lambda: proposal.decide(np.full((6, 2), np.nan))),
+    ):
+        with pytest.raises(error, match=message):
+            call()

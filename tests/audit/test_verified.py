@@ -174,3 +174,13 @@ def test_an_odd_level_is_named(data):
     labels, score, clean = data
     with pytest.raises(ValueError, match=r"level: 1\.5"):
         verified(labels, score, propose_cells(labels, score, 50).decide(clean), level=1.5)
+
+
+def test_scores_as_large_as_they_go_give_finite_rates():
+    labels = np.zeros((40, 3), np.uint8)
+    scores = np.full((40, 3), -3e38)
+    row, column = np.nonzero(labels == 0)
+    decisions = Decisions(row, column, np.zeros(len(row), int), np.ones(len(row)))
+    answer = verified(labels, scores, decisions)
+    np.testing.assert_array_equal(answer.found.T, np.tile(np.eye(2), (3, 1, 1)))
+    assert answer.share == 0

@@ -75,3 +75,10 @@ def test_estimate_gives_the_baselines_by_name(small):
     found = estimate(labels, probs=probs, method="dual-t")
     np.testing.assert_array_equal(found.T, dual_t(probs, labels))
     assert np.isfinite(found.prior).all()
+
+
+def test_arguments_of_another_type_are_named(unchecked_shapes):
+    with pytest.raises(ValueError, match="probs: row 1 has length 1, row 0 2"):
+        t_estimator([[0.1, 0.2], [0.1]], np.eye(2))
+    with pytest.raises(TypeError, match="quantile: list; pass a number strictly between 0 and 1"):
+        dual_t(np.full((2, 2), 0.5), np.eye(2), quantile=[0.97])

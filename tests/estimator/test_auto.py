@@ -176,3 +176,15 @@ def test_tiny_degenerate_labels_have_a_finite_prior():
         for found in (estimate_all(labels, selected, min_selected=1), estimate(labels, losses=losses, min_selected=1)):
             assert np.isfinite(found.prior).all(), (labels, selected)
             np.testing.assert_allclose(found.T.sum(axis=2), 1, atol=1e-5)
+
+
+def test_arguments_of_another_type_and_too_few_examples_are_named(unchecked_shapes):
+    labels = np.eye(3, 2)
+    for message, call in (
+        ("method: list; pass", lambda: estimate(labels, losses=labels, method=["auto"])),
+        ("losses: row 1 has length 1, row 0 2", lambda: estimate(labels, losses=[[0.1, 0.2], [0.1], [0.1]])),
+        ("probs: list; pass", lambda: noisy_sides(labels, probs=[[0.1, 0.2], [0.1]])),
+        ("features: 3 examples for 5 folds", lambda: estimate(labels, features=np.zeros((3, 2)))),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()

@@ -219,3 +219,11 @@ def test_scores_that_come_in_pieces_give_the_same_rates():
         pieces = (scores[:, start : start + width] for start in range(0, 300, width))
         for one, other in zip(whole, estimate_from_blocks(pieces, checked), strict=True):
             np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+def test_arguments_of_another_type_are_named(unchecked_shapes):
+    scores, labels = np.zeros((3, 2)), np.eye(3, 2)
+    with pytest.raises(ValueError, match="rule: list; pass 'auto'"):
+        estimate_from_scores(scores, labels, rule=["auto"])
+    with pytest.raises(TypeError, match=r"share: ndarray of shape \(2,\); pass True or False"):
+        estimate_from_scores(scores, labels, share=np.zeros(2))

@@ -146,3 +146,8 @@ def test_factors_of_16_bits_count_exactly(monkeypatch):
     found = jax.core.eval_jaxpr(low.jaxpr, low.consts, labels, selected)
     assert found[1].dtype == np.int32
     np.testing.assert_array_equal(found[1], (labels * selected).T.astype(int) @ labels)
+
+
+def test_tables_merge_with_tables_alone(unchecked_shapes):
+    with pytest.raises(TypeError, match="other: None; pass the `Tables`"):
+        count(np.eye(3), np.ones((3, 3))).merge(None)

@@ -134,3 +134,28 @@ def test_features_in_a_frame_are_matched_by_its_index():
     frame = pd.DataFrame(x, index=names)
     expected = cross_val_logits(x, labels)
     np.testing.assert_allclose(cross_val_logits(frame.iloc[::-1], labels), expected, atol=1e-5)
+
+
+def test_arguments_of_another_type_and_too_few_examples_are_named(unchecked_shapes):
+    x, y = np.random.default_rng(0).normal(size=(10, 2)), np.eye(10, 3)
+    for error, message, call in (
+        (ValueError, "features: 3 examples for 5 folds; pass more", lambda: cross_val_logits(x[:3], y[:3])),
+        (ValueError, "features: row 1 has length 1, row 0 2", lambda: cross_val_logits([[0, 1], [0]] * 5, y)),
+        (ValueError, r"features: shape \(10, 0\)", lambda: cross_val_logits(x[:, :0], y)),
+        (ValueError, "features: row 0 is not finite", lambda: cross_val_logits(np.full((10, 2), 1e300), y)),
+        (TypeError, "folds: 2.5; pass 2 to 10", lambda: cross_val_logits(x, y, folds=2.5)),
+        (ValueError, "seed: -1; pass", lambda: cross_val_logits(x, y, seed=-1)),
+        (ValueError, "l2: -1; pass a number, 0 or more", lambda: cross_val_logits(x, y, l2=-1)),
+        (ValueError, "groups: list; pass", lambda: cross_val_logits(x, y, groups=[[0, 1], [0]])),
+        (TypeError, "groups: dtype complex128; pass", lambda: cross_val_logits(x, y, groups=np.zeros(10, complex))),
+    ):
+        with pytest.raises(error, match=message):
+            call()
+
+
+def test_the_unit_of_features_does_not_matter():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(50, 3)).astype(np.float32), rng.random((50, 2)) < 0.5
+    usual = cross_val_logits(x, y)
+    for unit in (2.0**-100, 2.0**100):  # squares of both are beyond float32
+        np.testing.assert_array_equal(cross_val_logits(x * np.float32(unit), y), usual)

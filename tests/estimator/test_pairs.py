@@ -94,3 +94,15 @@ def test_first_takes_the_first_valid_partner():
     keys = map(jax.random.key, range(24))
     shuffled = {float(estimate_all(labels, selected, aggregate="first", key=key).rho_neg[j]) for key in keys}
     assert len(shuffled) == int(found.partners[j])
+
+
+def test_frequencies_that_are_none_are_named():
+    right = {"m_j": 0.5, "m_i": 0.5, "e": 0.3, "a": 0.2, "b": 0.8}
+    for error, message, wrong in (
+        (TypeError, "a: dtype object", {"a": None}),
+        (ValueError, "e: nan; pass probabilities", {"e": np.nan}),
+        (ValueError, r"b: ndarray of shape \(2,\); pass probabilities", {"b": np.array([0.5, 1.5])}),
+        (ValueError, r"m_j, m_i, e, a, b: shapes \[\(2,\), \(3,\)\]", {"e": np.zeros(2), "a": np.zeros(3)}),
+    ):
+        with pytest.raises(error, match=message):
+            estimate_pair(**right | wrong)

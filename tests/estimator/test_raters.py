@@ -269,6 +269,8 @@ def test_wrong_input_is_named(clear, unchecked_shapes):
     scores[7, 2] = np.inf
     with pytest.raises(ValueError, match="scores: row 7, column 2 is inf; pass finite logits"):
         estimate_raters(labels, scores=scores)
+    with pytest.raises(ValueError, match=r"scores: row 0, column 0 is 3e\+38; pass finite logits, at most 1e\+09"):
+        estimate_raters(labels, scores=np.full((N, Q), 3e38))
     with pytest.raises(ValueError, match="model: 'best'"):
         estimate_raters(labels, model="best")
 
@@ -291,3 +293,20 @@ def test_emotions_are_graded_and_other_raters_agree_with_the_consensus(real_data
         loss.append([log_loss(p, out) for p in (found.clean_probs, clear.clean_probs, share)])
     ours, dawid_skene, votes = np.mean(loss, axis=0)
     assert ours < 0.8 * min(dawid_skene, votes)
+
+
+def test_arguments_of_another_type_are_named(unchecked_shapes):
+    found = estimate_raters(np.zeros((2, 1, 2), int))
+    table = {"example": [0], "class": [0], "rater": [0], "label": [1]}
+    for error, message, call in (
+        (TypeError, "found: None; pass the result of", lambda: ask_next(None)),
+        (TypeError, "most: 'x'; pass a whole number", lambda: ask_next(found, most="x")),
+        (TypeError, "cost: dtype <U1", lambda: ask_next(found, cost=["a", "b"])),
+        (ValueError, "level: 1.5; pass", lambda: found.interval(1.5)),
+        (TypeError, "table: None; pass a DataFrame", lambda: rater_array(None)),
+        (TypeError, "rater: list; pass the name of a column", lambda: rater_array(table, rater=["rater"])),
+        (ValueError, "model: list; pass", lambda: estimate_raters(np.zeros((2, 1, 2)), model=["auto"])),
+        (ValueError, "labels: row 1 has length 1", lambda: estimate_raters([[0, 1], [0]])),
+    ):
+        with pytest.raises(error, match=message):
+            call()

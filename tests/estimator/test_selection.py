@@ -173,3 +173,15 @@ def test_selection_takes_one_compilation_for_one_shape(two_humps):
     before = _select._cache_size()
     select_clean(losses * 2 + 1, 1 - labels, tau=0.4)
     assert _select._cache_size() == before
+
+
+def test_arguments_of_another_type_are_named(unchecked_shapes):
+    losses, labels = np.zeros((3, 2)), np.eye(3, 2)
+    for options, message in (
+        ({"tau": "0.5"}, "tau: '0.5'; pass a probability"),
+        ({"max_memory": None}, "max_memory: None; pass a whole number"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            select_clean(losses, labels, **options)
+    with pytest.raises(ValueError, match="probs: row 1 has length 1, row 0 2"):
+        losses_from_probs([[0.1, 0.2], [0.1]], labels)

@@ -95,3 +95,17 @@ def test_every_device_solves_its_own_classes():
     clouds = _fast_evidence(count(labels, selected), rank, classes, aggregate="joint", assume="general", mesh=mesh)[0]
     assert len(clouds.gram.sharding.device_set) == 8
     assert {shard.data.shape for shard in clouds.gram.addressable_shards} == {(2, 4, 4)}
+
+
+def test_arguments_of_another_type_are_named(unchecked_shapes):
+    tables = count(np.eye(3), np.ones((3, 3)))
+    for error, message, source, options in (
+        (TypeError, "tables: None; pass the `Tables`", None, {}),
+        (ValueError, "aggregate: list; pass one of joint", tables, {"aggregate": ["joint"]}),
+        (TypeError, "min_selected: '5'; pass a whole number", tables, {"min_selected": "5"}),
+        (TypeError, "num_partners: 1.5; pass 1 to 2", tables, {"num_partners": 1.5}),
+        (TypeError, "key: 0; pass jax.random.key", tables, {"num_partners": 1, "key": 0}),
+        (TypeError, "fallback: 'x'; pass", tables, {"fallback": "x"}),
+    ):
+        with pytest.raises(error, match=message):
+            estimate_from_tables(source, **options)

@@ -135,3 +135,16 @@ def test_mean_of_partners_knows_that_they_share_examples(rho_neg):
     assert (np.abs(ratio - 1) < 0.2).all()
     assert 0.95 < np.exp(np.log(ratio).mean()) < 1.05
     assert np.abs(independent / together - 1)[usable].max() > 0.25  # what would come out if they shared none
+
+
+def test_arguments_of_another_type_are_named(unchecked_shapes):
+    key, labels, selected = jax.random.key(0), np.eye(3), np.ones((3, 3))
+    for error, message, given, options in (
+        (TypeError, "key: 0; pass jax.random.key", 0, {}),
+        (ValueError, "num_samples: 0; pass a whole number, 1 or more", key, {"num_samples": 0}),
+        (ValueError, "aggregate: list; pass", key, {"aggregate": ["joint"]}),
+        (ValueError, "assume: None; pass", key, {"assume": None}),
+        (TypeError, "min_selected: 1.5; pass", key, {"min_selected": 1.5}),
+    ):
+        with pytest.raises(error, match=message):
+            bootstrap(given, labels, selected, **options)

@@ -3,6 +3,7 @@
 import jax
 import jaxtyping
 import pytest
+from fuzzing import at_length
 from hypothesis import HealthCheck, settings
 
 _SLOW = dict(deadline=None, suppress_health_check=list(HealthCheck))
@@ -12,12 +13,14 @@ settings.register_profile("fuzz", print_blob=True, **_SLOW)
 
 @pytest.fixture(autouse=True, scope="package")
 def as_users_do():
-    usual = {"jax_numpy_rank_promotion": "allow", "jax_numpy_dtype_promotion": "standard"}
-    strict = {name: getattr(jax.config, name) for name in usual}
-    for name, value in usual.items():
-        jax.config.update(name, value)
+    _configure(promotion=("allow", "standard"), fast=not at_length())  # CI is to compile fast
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
-    for name, value in strict.items():
+    _configure(promotion=("raise", "strict"), fast=False)
+
+
+def _configure(*, promotion, fast):
+    for name, value in zip(("jax_numpy_rank_promotion", "jax_numpy_dtype_promotion"), promotion, strict=True):
         jax.config.update(name, value)
+    jax.config.update("jax_disable_most_optimizations", fast)

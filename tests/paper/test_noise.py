@@ -292,3 +292,19 @@ def test_realised_rates_by_hand_and_identity_where_unseen():
     noisy = np.array([[0, 0, 1], [1, 1, 0], [0, 0, 1], [0, 0, 1]])
     expected = [[[1, 0], [0.5, 0.5]], [[0.75, 0.25], [0, 1]], [[1, 0], [0.25, 0.75]]]
     np.testing.assert_allclose(realised_transition(clean, noisy), expected, atol=1e-7)
+
+
+def test_arguments_of_another_type_are_named(unchecked_shapes):
+    key, labels = jax.random.key(0), np.eye(3)
+    for error, message, call in (
+        (TypeError, "rho_neg: dtype <U1", lambda: transition("x", 0.1)),
+        (TypeError, "num_classes: 1.5; pass", lambda: transition(0.1, 0.1, 1.5)),
+        (ValueError, "kind: None; pass", lambda: named_transition(None, 0.1, 3)),
+        (ValueError, "rate: nan; pass rates", lambda: named_transition("ulf", np.nan, 3)),
+        (TypeError, "key: 0; pass", lambda: corrupt(0, labels, np.tile(np.eye(2), (3, 1, 1)))),
+        (TypeError, "rate: 'x'; pass", lambda: corrupt_pairwise(key, labels, "x")),
+        (TypeError, "level: 'x'; pass", lambda: corrupt_pmd(key, labels, labels, kind=1, level="x")),
+        (ValueError, "clean: row 1 has length 1", lambda: realised_transition([[0, 1], [0]], labels)),
+    ):
+        with pytest.raises(error, match=message):
+            call()

@@ -106,3 +106,12 @@ def test_backward_stays_finite_where_T_is_singular():
     assert np.isfinite(value)
     # Divided by 0.05, not by 1 - .45 - .6 = -.05: each label's loss keeps its sign.
     np.testing.assert_allclose(slope.ravel(), [0.5 * (0.4 + 0.45) / 0.05, -0.5 * (0.55 + 0.6) / 0.05], rtol=1e-4)
+
+
+def test_a_label_that_T_rules_out_has_a_finite_loss():
+    never = jnp.tile(jnp.array([[1.0, 0.0], [1.0, 0.0]]), (3, 1, 1))  # no label is ever given
+    swapped = jnp.tile(jnp.array([[0.0, 1.0], [1.0, 0.0]]), (3, 1, 1))
+    for matrices in (never, swapped):
+        for scale in (1, 1e4):
+            assert np.isfinite(losses.reweighted_bce(scale * LOGITS, LABELS, matrices)).all()
+            assert np.isfinite(losses.forward_bce(scale * LOGITS, LABELS, matrices)).all()

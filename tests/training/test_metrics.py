@@ -67,3 +67,9 @@ def test_transition_error_sums_both_rates_over_classes():
     assert found == pytest.approx(0.1 + 0.1 + 0.1 + 0.1)
     with pytest.raises(ValueError, match="T: has shape"):
         metrics.transition_error(np.eye(2), transition(0.2, 0.1))
+
+
+def test_matrices_that_are_no_numbers_are_named():
+    T = transition(0.1, 0.2)
+    with pytest.raises(TypeError, match="true_T: dtype <U1"):
+        metrics.transition_error(T, "x")
