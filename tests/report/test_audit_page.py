@@ -39,7 +39,7 @@ def test_the_page_opens_offline_without_a_complaint_and_names_are_shown_not_run(
     assert complaints == []
     assert requests == [audited[1].as_uri()]
     assert page.title() == "Label audit"
-    assert sorted(page.locator(".class button").all_text_contents()) == sorted(CLASSES)
+    assert sorted(page.locator(".class > button").all_text_contents()) == sorted(CLASSES)
     assert page.locator("script").count() == 2
     assert page.locator("img[src=x]").count() == 0
 
@@ -135,7 +135,7 @@ def test_decisions_are_saved_as_csv(show, audited):
     assert saved.value.suggested_filename == "decisions.csv"
     with Path(saved.value.path()).open(newline="", encoding="utf-8") as file:
         lines = list(csv.DictReader(file))
-    assert list(lines[0]) == ["example", "class", "given", "suggested", "p_wrong", "decision"]
+    assert list(lines[0]) == ["example", "class", "given", "suggested", "p_wrong", "decision", "reviewer"]
     found = [(line["example"], line["class"], line["decision"]) for line in lines]
     assert found == [(*first[:2], "flip"), (*second[:2], "keep")]
     assert all(int(line["given"]) + int(line["suggested"]) == 1 for line in lines)
@@ -205,9 +205,13 @@ def test_the_page_fits_a_phone_and_follows_light_and_dark(show, audited, dark):
 def test_five_thousand_rows_are_a_few_dozen_nodes_and_scroll_to_the_end(show, tmp_path):
     audit = simulated_audit(n=30000, rho=(0.2, 0.3), ids=None, classes=None)
     page, complaints, _ = show(audit_page(audit, tmp_path / "many.html"))
-    assert page.inner_text("#shown").startswith("5,000 of 5,000")
+    total = (audit.wrong > 0.5).sum()
+    assert page.inner_text("#shown") == f"5,000 of {total:,} suspects"
+    assert f"The 5,000 most suspect of {total:,} are listed" in page.inner_text("#issues")
     page.evaluate("document.getElementById('view').scrollTop = 1e9")
     page.locator('.issue[aria-rowindex="5000"]').wait_for()
+    page.select_option("#kind", "0")
+    assert page.inner_text("#shown").endswith(f" of {total:,} suspects, 5,000 listed")
     assert 0 < page.locator(".issue").count() < 60
     assert complaints == []
 
