@@ -103,6 +103,7 @@ def measure(folder: Path, options: Options, launch: Any) -> dict[str, Any]:
     found["key, only the undecided ms"] = page.evaluate(_ANSWERS, [["f", "k"], None, count])
     found["search ms"] = page.evaluate(_ANSWERS, [None, ["1", "12", "image 0012", ""], 20])
     found["nodes"] = page.locator(".issue").count()
+    found["decided"] = page.inner_text("#progress")
     found["console"] = said
     page.close()
     return found

@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -158,6 +159,8 @@ def test_proposed_cells_are_decided_in_the_browser_saved_and_read_back(show, tmp
     assert page.locator(".meter span").count() == 0  # what the audit thinks would sway the decision
     right = [clean[audit.ids.index(row["example"]), CLASSES.index(row["class"])] for row in proposed[:120]]
     marks = ["k" if r == int(row["given"]) else "f" for r, row in zip(right, proposed, strict=False)]
+    then = ["mlt", "audit", *map(str, files[:2]), "--transition", str(files[2]), "--decisions", "decisions.csv"]
+    assert shlex.split(page.inner_text("#command")) == [*then, "--out", "verified.html"]
     page.click(f'.issue[aria-rowindex="1"] .{marks[0]}')
     page.evaluate(DECIDE, marks[1:])
     with page.expect_download() as saved:
