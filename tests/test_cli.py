@@ -278,6 +278,31 @@ def test_relabelled_files_keep_their_coding(tmp_path, capsys):
     assert "line 2, the label is -1, not 0 (coding 01)" in complaint(capsys)
 
 
+def test_decisions_of_several_reviewers_are_merged_and_disagreements_left(tmp_path, capsys):
+    (tmp_path / "l.csv").write_text("id,cat,dog\na,0,1\nb,1,1\n")
+    header = "example,class,given,suggested,p_wrong,decision,reviewer\n"
+    (tmp_path / "1.csv").write_text(header + "a,cat,0,1,0.9,flip,ann\nb,cat,1,0,0.9,keep,ann\nb,dog,1,0,0.99,,\n")
+    (tmp_path / "2.csv").write_text(header + "a,cat,0,1,0.9,flip,ben\nb,cat,1,0,0.9,flip,ben\na,dog,1,0,0.8,flip,ben\n")
+    files = [str(tmp_path / name) for name in ("l.csv", "1.csv", "2.csv")]
+    apply = ["apply", *files, "--out", str(tmp_path / "new.csv"), "--above", "0.5"]
+    assert main(apply) == 0
+    assert (tmp_path / "new.csv").read_text().split() == ["id,cat,dog", "a,1,0", "b,1,0"]
+    out = capsys.readouterr().out
+    assert out.startswith("3 labels flipped; ")
+    assert "1 left as they are, reviewers disagree; " in out
+    assert "  b, cat: ann: keep, ben: remove label\n" in out
+    apart = tmp_path / "new.disagreements.csv"
+    assert apart.read_text() == header + "b,cat,1,0,0.9,keep,ann\nb,cat,1,0,0.9,flip,ben\n"
+    assert main([*apply[:3], *apply[4:], "--force"]) == 0  # one reviewer: none is left, and no old list remains
+    assert apart.read_text().count("\n") == 1
+    capsys.readouterr()
+    (tmp_path / "other.disagreements.csv").write_text("mine")
+    assert main(["apply", *files, "--out", str(tmp_path / "other.csv")]) == 2
+    assert "other.disagreements.csv is there and was not written by mlt" in complaint(capsys)
+    assert main(["apply", files[0], "--out", str(tmp_path / "x.csv")]) == 2
+    assert "decisions: no file" in complaint(capsys)
+
+
 def test_decisions_about_other_labels_are_refused(files, capsys):
     (files / "d.csv").write_text("example,class,given,decision\nimg0000,cow,1,flip\n")
     assert main(["apply", str(files / "labels.csv"), str(files / "d.csv")]) == 2

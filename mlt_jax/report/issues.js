@@ -114,7 +114,7 @@
   const measure = () => {
     const gallery = view.classList.contains("gallery");
     height = parseFloat(getComputedStyle(view).getPropertyValue(gallery ? "--tile" : "--row"));
-    per = gallery ? Math.max(1, Math.floor(view.clientWidth / 156)) : 1;
+    per = gallery ? Math.max(1, Math.floor(view.clientWidth / 150)) : 1;
     width = gallery ? view.clientWidth / per : 0;
     rows.style.height = `${Math.ceil(order.length / per) * height}px`;
   };

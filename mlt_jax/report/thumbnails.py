@@ -30,7 +30,7 @@ class Pictures(NamedTuple):
         loaded = len(self.links.keys() - self.thumbs)
         parts = [f"{len(self.thumbs):,} of {self.number:,} are in the page ({size:.1f} MB)"]
         if loaded:
-            parts.append(f"{loaded:,} are loaded from the image folder, which must stay where it is")
+            parts.append(f"{loaded:,} are loaded from the image folder")
         if missing := self.number - len(self.thumbs) - loaded:
             parts.append(f"{missing:,} are not shown")
         original = " A click shows the original, as long as the image folder stays where it is." if self.links else ""

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mlt_jax.audit.files import read_decisions
+from mlt_jax.audit.files import merge_decisions, read_decisions, write_disagreements
 from mlt_jax.labels import as_labels
 
 
@@ -34,3 +34,41 @@ def test_decisions_become_right_labels_with_probabilities(tmp_path):
 def test_a_decision_that_does_not_fit_is_named_by_its_line(tmp_path, text, complaint):
     with pytest.raises(ValueError, match=complaint):
         decided(tmp_path, text)
+
+
+def test_reviewers_are_merged_by_name_or_file_and_disagreements_are_told(tmp_path):
+    a, b = tmp_path / "a.csv", tmp_path / "b.csv"
+    a.write_text(
+        "example,class,given,decision,reviewer\nx,cat,0,flip,ann\ny,cat,1,keep,ann\nz,cat,1,,\nw,cat,1,flip,ann\n"
+    )
+    b.write_text("example,class,given,decision\nx,cat,0,flip\ny,cat,1,flip\nz,cat,1,keep\nv,cat,0,flip\nv,cat,0,keep\n")
+    merged = merge_decisions([a, b])
+    assert {label[0]: ballot.flip for label, ballot in merged.items()} == {
+        "x": True, "y": None, "z": False, "w": True, "v": None
+    }  # fmt: skip
+    assert [label[0] for label, ballot in merged.items() if ballot.split] == ["y", "v"]
+    assert merged["y", "cat"].votes == {"ann": False, str(b): True}
+    assert merged["v", "cat"].votes == {str(b): True, f"{b} ({b}: line 6)": False}
+    path = write_disagreements(tmp_path / "split.csv", [ballot for ballot in merged.values() if ballot.split])
+    again = merge_decisions([path])  # what was written is read again
+    assert {label: ballot.votes for label, ballot in again.items()} == {
+        label: ballot.votes for label, ballot in merged.items() if ballot.split
+    }
+
+
+def test_files_about_different_labels_are_not_merged(tmp_path):
+    for name, given in (("a", 0), ("b", 1)):
+        (tmp_path / f"{name}.csv").write_text(f"example,class,given,decision\nx,cat,{given},flip\n")
+    with pytest.raises(ValueError, match=r"b\.csv: line 2, the label is 1, but 0 in .*a\.csv: line 2"):
+        merge_decisions([tmp_path / "a.csv", tmp_path / "b.csv"])
+
+
+def test_rates_are_not_read_from_decisions_that_disagree(tmp_path):
+    text = "example,class,given,decision,probability,reviewer\na,cat,0,flip,0.5,ann\na,cat,0,{},0.5,ben\n"
+    labels = as_labels(np.array([[0, 1], [1, 1]]))
+    (tmp_path / "d.csv").write_text(text.format("flip"))
+    found = read_decisions(tmp_path / "d.csv", labels, ("a", "b"), ("cat", "dog"))
+    assert found.label.tolist() == [1]  # once, though two say so
+    (tmp_path / "d.csv").write_text(text.format("keep"))
+    with pytest.raises(ValueError, match="line 2: reviewers disagree, on 1 labels in all; settle them on the page"):
+        read_decisions(tmp_path / "d.csv", labels, ("a", "b"), ("cat", "dog"))

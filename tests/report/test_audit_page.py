@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +40,7 @@ def test_the_page_opens_offline_without_a_complaint_and_names_are_shown_not_run(
     assert complaints == []
     assert requests == [audited[1].as_uri()]
     assert page.title() == "Label audit"
-    assert sorted(page.locator(".class button").all_text_contents()) == sorted(CLASSES)
+    assert sorted(page.locator(".class > button").all_text_contents()) == sorted(CLASSES)
     assert page.locator("script").count() == 2
     assert page.locator("img[src=x]").count() == 0
 
@@ -135,7 +136,7 @@ def test_decisions_are_saved_as_csv(show, audited):
     assert saved.value.suggested_filename == "decisions.csv"
     with Path(saved.value.path()).open(newline="", encoding="utf-8") as file:
         lines = list(csv.DictReader(file))
-    assert list(lines[0]) == ["example", "class", "given", "suggested", "p_wrong", "decision"]
+    assert list(lines[0]) == ["example", "class", "given", "suggested", "p_wrong", "decision", "reviewer"]
     found = [(line["example"], line["class"], line["decision"]) for line in lines]
     assert found == [(*first[:2], "flip"), (*second[:2], "keep")]
     assert all(int(line["given"]) + int(line["suggested"]) == 1 for line in lines)
@@ -158,6 +159,8 @@ def test_proposed_cells_are_decided_in_the_browser_saved_and_read_back(show, tmp
     assert page.locator(".meter span").count() == 0  # what the audit thinks would sway the decision
     right = [clean[audit.ids.index(row["example"]), CLASSES.index(row["class"])] for row in proposed[:120]]
     marks = ["k" if r == int(row["given"]) else "f" for r, row in zip(right, proposed, strict=False)]
+    then = ["mlt", "audit", *map(str, files[:2]), "--transition", str(files[2]), "--decisions", "decisions.csv"]
+    assert shlex.split(page.inner_text("#command")) == [*then, "--out", "verified.html"]
     page.click(f'.issue[aria-rowindex="1"] .{marks[0]}')
     page.evaluate(DECIDE, marks[1:])
     with page.expect_download() as saved:
@@ -205,9 +208,13 @@ def test_the_page_fits_a_phone_and_follows_light_and_dark(show, audited, dark):
 def test_five_thousand_rows_are_a_few_dozen_nodes_and_scroll_to_the_end(show, tmp_path):
     audit = simulated_audit(n=30000, rho=(0.2, 0.3), ids=None, classes=None)
     page, complaints, _ = show(audit_page(audit, tmp_path / "many.html"))
-    assert page.inner_text("#shown").startswith("5,000 of 5,000")
+    total = (audit.wrong > 0.5).sum()
+    assert page.inner_text("#shown") == f"5,000 of {total:,} suspects"
+    assert f"The 5,000 most suspect of {total:,} are listed" in page.inner_text("#issues")
     page.evaluate("document.getElementById('view').scrollTop = 1e9")
     page.locator('.issue[aria-rowindex="5000"]').wait_for()
+    page.select_option("#kind", "0")
+    assert page.inner_text("#shown").endswith(f" of {total:,} suspects, 5,000 listed")
     assert 0 < page.locator(".issue").count() < 60
     assert complaints == []
 

@@ -29,6 +29,7 @@ def test_the_policy_allows_the_pages_own_style_and_script_and_no_other(data):
     rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
     assert rules["default-src"] == "'none'"
     assert rules["img-src"] == "data:"
+    assert "img-src data: 'self' file:; style-src" in unescape(page("a", "b", [], data=data, beside=True))
 
     def digest(kind):
         inside = re.search(rf"<{kind}>(.*?)</{kind}>", text, re.DOTALL)[1]

@@ -47,8 +47,23 @@ def test_the_noisiest_class_comes_first_with_its_rates_and_suspects(audit):
 def test_a_class_without_an_estimate_says_so(audit):
     found = audit.found._replace(status=audit.found.status.at[:2].set(Status.UNIDENTIFIABLE))
     text = sections.rates(found, audit.classes)
-    assert text.count('pill bad">unidentifiable') == 2
-    assert text.count('pill bad">fallback') == 2
+    assert text.count('a guess">unidentifiable</span>') == 2
+    assert text.count('by another method">fallback</span>') == 2
+
+
+def test_classes_nobody_can_judge_are_listed_apart_however_noisy(audit):
+    T = audit.found.T.at[:2].set(jnp.array([[0.1, 0.9], [0.9, 0.1]]))
+    status = audit.found.status.at[0].set(Status.UNIDENTIFIABLE).at[1].set(Status.TOO_FEW)
+    text = sections.rates(audit.found._replace(T=T, status=status), audit.classes, pick={0, 2})
+    judged, apart = text.split("2 classes that cannot be judged")
+    names = [re.findall(r'<div class="class">.*?>(.*?)</b', part.replace("button>", "b>")) for part in (judged, apart)]
+    assert [list(map(unescape, part)) for part in names] == [list(CLASSES[2:]), list(CLASSES[:2])]
+    assert "40 %</text>" in judged  # the scale is that of the rates that are known
+    assert text.count("data-column") == 2
+    for word in ("unidentifiable", "too few", "fallback"):
+        assert f"<dt>{word}</dt><dd>" in apart
+    assert "cannot be judged" not in sections.rates(audit.found, audit.classes)
+    assert 'id="guesses"' in sections.rates(audit.found._replace(status=np.full(4, Status.TOO_FEW)), audit.classes)
 
 
 def test_partners_are_those_that_come_with_the_class(audit):

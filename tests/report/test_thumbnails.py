@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mlt_jax.report import thumbnails as module
-from mlt_jax.report.thumbnails import in_folder, thumbnails
+from mlt_jax.report.thumbnails import in_folder, pictures
 
 
 def opened(uri):
@@ -27,18 +26,36 @@ def test_pictures_are_small_and_those_that_cannot_be_read_are_left_out(tmp_path)
         5: tmp_path / "large.png",
         6: tmp_path / "none.png",
     }
-    found = thumbnails([5, 1, 2, 3, 4, 5, 6], sources.get)
-    assert list(found) == [5, 1, 4]
-    assert [opened(uri).size for uri in found.values()] == [(160, 107), (120, 90), (40, 30)]
-    assert [opened(uri).format for uri in found.values()] == ["JPEG", "JPEG", "PNG"]
+    found = pictures([5, 1, 2, 3, 4, 5, 6], sources.get, beside=tmp_path / "pages")
+    assert list(found.thumbs) == [5, 1, 4]
+    assert [opened(uri).size for uri in found.thumbs.values()] == [(160, 107), (120, 90), (40, 30)]
+    assert [opened(uri).format for uri in found.thumbs.values()] == ["JPEG", "JPEG", "PNG"]
+    assert found.links == {5: "../large.png"}
+    assert str(found).startswith(
+        "Pictures: 3 of 6 are in the page (0.0 MB); 3 are not shown. A click shows the original"
+    )
 
 
-def test_the_worst_come_first_as_far_as_number_and_bytes_go(monkeypatch):
+def test_the_worst_come_first_as_far_as_bytes_go_and_files_are_linked_beyond(tmp_path):
     image = np.zeros((8, 8, 3), np.uint8)
-    monkeypatch.setattr(module, "_MOST", 3)
-    assert list(thumbnails(range(9, 0, -1), lambda row: image)) == [9, 8, 7]
-    monkeypatch.setattr(module, "_MOST_BYTES", 2 * len(thumbnails([0], lambda row: image)[0]))
-    assert list(thumbnails(range(9), lambda row: image)) == [0, 1]
+    Image.fromarray(image).save(tmp_path / "50% #1.png")
+    Image.fromarray(image).save(tmp_path / "scan.tif")
+    megabytes = 2.5 * len(pictures([0], lambda row: image, beside=tmp_path).thumbs[0]) / 1e6
+    asked = []
+
+    def array(row):
+        asked.append(row)
+        return image
+
+    found = pictures(range(9, 0, -1), array, beside=tmp_path, embed=megabytes)
+    assert list(found.thumbs) == [9, 8]
+    assert asked == [9, 8, 7, 6]  # and none that could not be shown
+    assert str(found) == "Pictures: 2 of 9 are in the page (0.0 MB); 7 are not shown."
+    names = ["50% #1.png"] * 8 + ["scan.tif"]  # which browsers do not show
+    found = pictures(range(9), lambda row: tmp_path / names[row], beside=tmp_path, embed=megabytes)
+    assert list(found.thumbs) == [0, 1]
+    assert found.links == dict.fromkeys(range(8), "50%25%20%231.png")
+    assert "2 of 9 are in the page (0.0 MB); 6 are loaded from the image folder; 1 are not shown." in str(found)
 
 
 def test_files_are_found_by_name_with_or_without_extension_or_folder(tmp_path):
@@ -65,6 +82,6 @@ def test_deep_pictures_are_scaled_and_turned_ones_upright(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 8
     Image.fromarray(np.full((10, 20), 30000, np.uint16)).save(tmp_path / "xray.png", exif=exif)
-    small = opened(thumbnails([0], lambda row: tmp_path / "xray.png")[0])
+    small = opened(pictures([0], lambda row: tmp_path / "xray.png", beside=tmp_path).thumbs[0])
     assert small.size == (10, 20)
     assert np.unique(small).tolist() == [117]
