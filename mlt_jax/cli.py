@@ -148,7 +148,7 @@ class ApplyCommand(Files):
     out: Path = Path("relabelled.csv")
     """.csv, .npy, .npz or .parquet: that format; ids, groups, coding and lists of names stay as in LABELS"""
     above: Annotated[float | None, tyro.conf.arg(metavar="P")] = None
-    """also flip undecided labels that are more probably wrong than this"""
+    """also flip undecided labels that are more probably wrong than this; says how many of them will have been right"""
     coding: str = "01"
     """what the labels' numbers mean, as in the audit; they stay so coded"""
     groups: Annotated[str | None, tyro.conf.arg(metavar="COLUMN_OR_FILE")] = None
@@ -384,6 +384,7 @@ def run_apply(command: ApplyCommand) -> None:
     classes, ids = labels.classes or tuple(map(str, range(q))), labels.ids or tuple(map(str, range(n)))
     place = {name: k for k, name in enumerate(ids)}, {name: k for k, name in enumerate(classes)}
     values, flipped = labels.values.copy(), 0
+    doubts: list[float] = []  # P(the label was right) of each label that is flipped unseen
     for where, row in decision_rows(command.decisions):
         likely = not row["decision"] and command.above is not None and row["p_wrong"] > command.above
         if row["decision"] not in FLIP and not likely:
@@ -395,8 +396,10 @@ def run_apply(command: ApplyCommand) -> None:
             raise ValueError(f"{where}, the label is {found}")
         values[cell] = 1 if meaning == ABSENT else absent
         flipped += 1
+        doubts += [1 - row["p_wrong"]] if likely else []
     write_labels(command.out, labels, values)
-    print(f"{flipped} labels flipped; {command.out}")
+    unseen = f" ({len(doubts)} unseen, of which {sum(doubts):.1f} are expected to be right labels)" if doubts else ""
+    print(f"{flipped} labels flipped{unseen}; {command.out}")
 
 
 def run_raters(command: RatersCommand) -> None:
