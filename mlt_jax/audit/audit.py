@@ -143,7 +143,8 @@ def audit_labels(
       labels: (n, q), any form that `as_labels` takes (cleanlab's lists of class indices too).
       probs: (n, q) predicted P(label = 1) for examples the model did *not* train on (see `cross_val_probs`). With
         (epochs, n, q), T comes from all epochs by the paper's method, and the last epoch predicts.
-      features: (n, d) of any network; heads are cross-fitted on them, and used rather than `probs` if both are passed.
+      features: (n, d) of a network that was not trained on these labels; heads are cross-fitted on them, and used
+        rather than `probs` if both are passed.
       losses: (epochs, n, q) of the given labels, for T by the paper's method (beside features only if `method` says
         "recipe"); predictions still come from probs or features.
       T: (q, 2, 2) `T[j, clean, noisy]` or a `TransitionEstimate`, where it is known already.
