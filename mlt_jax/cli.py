@@ -160,7 +160,7 @@ class ApplyCommand(Files):
     out: Path = Path("relabelled.csv")
     """.csv, .npy, .npz or .parquet: that format; ids, groups, coding and lists of names stay as in LABELS"""
     above: Annotated[float | None, tyro.conf.arg(metavar="P")] = None
-    """also flip undecided labels that are more probably wrong than this"""
+    """also flip undecided labels that are more probably wrong than this; says how many of them will have been right"""
     coding: str = "01"
     """what the labels' numbers mean, as in the audit; they stay so coded"""
     groups: Annotated[str | None, tyro.conf.arg(metavar="COLUMN_OR_FILE")] = None
@@ -464,6 +464,7 @@ def run_apply(command: ApplyCommand) -> None:
     place = {name: k for k, name in enumerate(ids)}, {name: k for k, name in enumerate(classes)}
     values, flipped = labels.values.copy(), 0
     ballots = merge_decisions(command.decisions).values()
+    doubts: list[float] = []  # P(the label was right) of each label that is flipped unseen
     for ballot in ballots:
         where, row, votes = ballot
         likely = not votes and command.above is not None and row["p_wrong"] > command.above
@@ -477,8 +478,10 @@ def run_apply(command: ApplyCommand) -> None:
             raise ValueError(f"{where}, the label is {found}")
         values[cell] = absent if given == 1 else 1
         flipped += 1
+        doubts += [1 - row["p_wrong"]] if likely else []
     write_labels(command.out, labels, values)
-    print(f"{flipped} labels flipped; {command.out}")
+    unseen = f" ({len(doubts)} unseen, of which {sum(doubts):.1f} are expected to be right labels)" if doubts else ""
+    print(f"{flipped} labels flipped{unseen}; {command.out}")
     split = [ballot for ballot in ballots if ballot.split]
     if split or apart.exists():  # an older list would be taken for this one
         write_disagreements(apart, split)

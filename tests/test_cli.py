@@ -37,7 +37,7 @@ def files(data, tmp_path):
     frame[CLASSES[::-1]].iloc[::-1].to_csv(tmp_path / "probs.csv")
     T = np.tile([[0.9, 0.1], [0.2, 0.8]], (4, 1, 1)).astype(np.float32)
     zero = np.zeros(4, np.int32)
-    TransitionEstimate(T, T[:, 0, 1], T[:, 0], zero, zero, T[:, 0, 1]).save(tmp_path / "T.npz")
+    TransitionEstimate(T, T[:, 0, 1], 0 * T[:, 0], zero, zero, T[:, 0, 1]).save(tmp_path / "T.npz")
     return tmp_path
 
 
@@ -230,6 +230,35 @@ def test_groups_come_from_a_column_or_a_file_and_reach_the_folds(files, data, ca
     assert 'has no column "patient"' in complaint(capsys)
 
 
+def test_wrong_inputs_are_named_in_the_terminal_the_json_and_on_the_page(files, data, capsys):
+    _, probs, ids = data
+    assert audit(files) == 0
+    assert "warning" not in capsys.readouterr().out
+    assert json.loads((files / "r.json").read_text())["warnings"] == []
+    assert "Look at the inputs first" not in (files / "r.html").read_text()
+    frame = pd.DataFrame(1 - probs, columns=CLASSES, index=pd.Index(ids, name="id"))
+    frame.to_csv(files / "turned.csv")
+    assert audit(files, probs="turned.csv") == 0
+    (sentence,) = json.loads((files / "r.json").read_text())["warnings"]
+    assert "pass P(label = 1), not 1 - p" in sentence
+    assert capsys.readouterr().out.startswith(f"warning: {sentence}\n")
+    page = (files / "r.html").read_text()
+    assert page.index("Look at the inputs first") < page.index("not 1 - p") < page.index("labels to re-check")
+    (100 * frame).to_csv(files / "percent.csv")
+    assert audit(files, probs="percent.csv") == 2
+    assert "percentages divided by 100" in complaint(capsys)
+
+
+def test_what_rates_suppose_stands_beside_them(files, capsys):
+    assert main(["audit", str(files / "labels.csv"), str(files / "probs.csv"), "--out", str(files / "r.html")]) == 0
+    out = capsys.readouterr().out
+    classes = json.loads((files / "r.json").read_text())["classes"]
+    assert {row["status"] for row in classes.values()} == {"posterior"}
+    for row in classes.values():
+        assert row["assumes"].startswith("mistakes that depend on the class only; if ambiguous examples have more")
+        assert f"- posterior: {row['assumes']}\n" in out
+
+
 def test_thumbnails_come_from_a_folder(files, data):
     (files / "pictures").mkdir()
     for name in data[2][:50]:
@@ -258,9 +287,13 @@ def test_decisions_are_applied_and_only_those(files, data, capsys):
     assert "was not written by mlt" in complaint(capsys)  # new.csv may hold other work by now
     apply.append("--force")
     assert main([*apply, "--above", "0.9"]) == 0
-    likely = sum(float(row["p_wrong"]) > 0.9 for row in rows[3:])
-    assert (read_table(out).values != labels).sum() == 2 + likely > 2
-    capsys.readouterr()
+    unseen = [p for row in rows[3:] if (p := float(row["p_wrong"])) > 0.9]
+    assert (read_table(out).values != labels).sum() == 2 + len(unseen) > 2
+    right = len(unseen) - sum(unseen)
+    said = (
+        f"{2 + len(unseen)} labels flipped ({len(unseen)} unseen, of which {right:.1f} are expected to be right labels)"
+    )
+    assert said in capsys.readouterr().out
     rows[3]["decision"] = "perhaps"
     pd.DataFrame(rows).to_csv(files / "decisions.csv", index=False)
     assert main(apply) == 2

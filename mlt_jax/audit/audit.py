@@ -9,6 +9,7 @@ A prediction's confidence alone does not decide: where 60 % of the absent labels
 is most probably wrong; where no positive is ever false, it is right. `pi` must be a probability of the *clean* label,
 while models are trained on the given ones: a slope and an offset per class are fitted to the logits so that the
 calibrated prediction, passed through T, explains the given labels. Heads on features are trained through T as well.
+T has errors of its own, and P(wrong) is its mean over them.
 
 That is class-dependent noise. Where the estimate finds that noise prefers ambiguous examples (status `COUNTED`), the
 given label says nothing more about the clean one than the score does, and `estimator.counting` gives P(wrong).
@@ -142,7 +143,8 @@ def audit_labels(
       labels: (n, q), any form that `as_labels` takes (cleanlab's lists of class indices too).
       probs: (n, q) predicted P(label = 1) for examples the model did *not* train on (see `cross_val_probs`). With
         (epochs, n, q), T comes from all epochs by the paper's method, and the last epoch predicts.
-      features: (n, d) of any network; heads are cross-fitted on them, and used rather than `probs` if both are passed.
+      features: (n, d) of a network that was not trained on these labels; heads are cross-fitted on them, and used
+        rather than `probs` if both are passed.
       losses: (epochs, n, q) of the given labels, for T by the paper's method (beside features only if `method` says
         "recipe"); predictions still come from probs or features.
       T: (q, 2, 2) `T[j, clean, noisy]` or a `TransitionEstimate`, where it is known already.
@@ -196,7 +198,9 @@ def audit_labels(
         wrong = np.where(known, wrong, 0).astype(np.float32)
     else:
         slope, offset = calibrate(jnp.asarray(scores), y, known, rates, found.prior.astype(jnp.float32))
-        wrong = np.asarray(wrong_probability(jnp.asarray(scores), y, known, rates, slope, offset))
+        guess = np.isin(np.asarray(found.status), (Status.TOO_FEW, Status.UNIDENTIFIABLE))  # any rate is possible
+        stderr = jnp.where(guess[:, None], 0, jnp.nan_to_num(found.stderr)).astype(jnp.float32)
+        wrong = np.asarray(wrong_probability(jnp.asarray(scores), y, known, rates, slope, offset, stderr))
     warned = check_predictions(checked, scores, features=None if x is None else x.values, groups=groups)
     return Audit(checked, found, scores, np.asarray(slope), np.asarray(offset), wrong, names, warned)
 

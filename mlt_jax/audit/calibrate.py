@@ -2,7 +2,9 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
+from numpy.polynomial.hermite_e import hermegauss
 
 from mlt_jax.transition import given_probability
 
@@ -12,6 +14,8 @@ _SLOPE_SPREAD, _OFFSET_SPREAD = 0.5, 5.0
 # What a slope must gain over the best constant: the 95 % point with 1 degree of freedom. It is positive, so chance does
 # half as often.
 _CHI2_95 = 3.841
+# Gauss and Hermite's points and weights of a normal distribution: a mean over it by 5 values.
+_NODES = tuple((v / scale).tolist() for v, scale in zip(hermegauss(5), (1, np.sqrt(2 * np.pi)), strict=True))
 
 
 def _calibrate_one(
@@ -67,11 +71,32 @@ def calibrate(
 
 @jax.jit
 def wrong_probability(
-    s: Float[Array, "n q"], y: Array, known: Array, rates: Float[Array, "q 2"], slope: Array, offset: Array
+    s: Float[Array, "n q"],
+    y: Array,
+    known: Array,
+    rates: Float[Array, "q 2"],
+    slope: Array,
+    offset: Array,
+    stderr: Float[Array, "q 2"],
 ) -> Float[Array, "n q"]:
-    """P(given label is wrong), (n, q), by the formulas of `audit.audit`; 0 where the cell is not labelled."""
-    pi = jax.nn.sigmoid(slope[None] * s + offset[None])
-    rho_neg, rho_pos = rates[None, :, 0], rates[None, :, 1]
-    flipped = jnp.where(y == 1, rho_neg * (1 - pi), rho_pos * pi)
-    kept = jnp.where(y == 1, (1 - rho_pos) * pi, (1 - rho_neg) * (1 - pi))
-    return jnp.where(known, flipped / jnp.maximum(flipped + kept, 1e-30), 0)
+    """P(given label is wrong), (n, q), by the formulas of `audit.audit`; 0 where the cell is not labelled.
+
+    It is the mean over the rates that `stderr` allows. What the given labels show is P(given = 1 | score), whatever the
+    rates, so that is held: with a smaller rho_neg, more of the given labels at low scores are right. Plugged in alone,
+    T would make the surest cells too sure.
+    """
+    shown = given_probability(jax.nn.sigmoid(slope[None] * s + offset[None]), rates[None, :, 0], _kept(rates))
+    total = jnp.zeros_like(shown)
+    for neg, neg_weight in zip(*_NODES, strict=True):
+        for pos, pos_weight in zip(*_NODES, strict=True):
+            drawn = jnp.clip(rates + stderr * jnp.array([[neg, pos]], rates.dtype), 0, 0.98)
+            rho_neg, rho_pos = drawn[None, :, 0], drawn[None, :, 1]
+            pi = jnp.clip((shown - rho_neg) / jnp.maximum(_kept(drawn), 0.02), 0, 1)
+            flipped = jnp.where(y == 1, rho_neg * (1 - pi), rho_pos * pi)
+            kept = jnp.where(y == 1, (1 - rho_pos) * pi, (1 - rho_neg) * (1 - pi))
+            total += neg_weight * pos_weight * flipped / jnp.maximum(flipped + kept, 1e-30)
+    return jnp.where(known, total, 0)
+
+
+def _kept(rates: Float[Array, "q 2"]) -> Float[Array, "1 q"]:
+    return 1 - jnp.sum(rates, axis=1)[None]

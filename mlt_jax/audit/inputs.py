@@ -23,7 +23,7 @@ from mlt_jax.labels import Labels
 
 # Most rows and classes that are looked at, drawn at random and by frequency, and rows that are compared with all others
 # for near-duplicates: they bound the time.
-_ROWS, _CLASSES, _SAMPLE = 20_000, 40, 500
+_ROWS, _CLASSES, _SAMPLE = 10_000, 40, 500
 _FEWEST = 20  # given positives and negatives of a class that is looked at
 _CHANCE = 5.0  # standard deviations that are no chance
 _BOUND = 13.8  # logit of a probability of 1 - 1e-6, where `as_logits` cuts them off
@@ -170,9 +170,10 @@ def _added(rank: np.ndarray, y: np.ndarray, known: np.ndarray) -> tuple[float, f
         (a * b).sum(0) / np.sqrt(np.maximum((a**2).sum(0) * (b**2).sum(0), 1e-9))
         for a, b in ((say_within, y_within), (say_alone, excess))
     )
-    per_bin = [np.bincount(cell.ravel(), (v**2).ravel(), size).reshape(q, -1) for v in (say_within, y_within)]
-    per_bin[1] /= np.maximum(np.bincount(cell.ravel(), weight.ravel(), size).reshape(q, -1), 1)
-    z = (say_within * y_within).sum(0) / np.sqrt(np.maximum((per_bin[0] * per_bin[1]).sum(1), 1e-9))
+    spreads = (np.bincount(cell.ravel(), v.ravel(), size) for v in (say_within**2, y_within**2, weight))
+    of_say, of_y, count = (v.reshape(q, -1) for v in spreads)
+    variance = (of_say * of_y / np.maximum(count, 1)).sum(1)
+    z = (say_within * y_within).sum(0) / np.sqrt(np.maximum(variance, 1e-9))
     use = plain * np.sqrt(known.sum(0)) > 3
     if use.sum() < 3:
         return 0.0, 0.0

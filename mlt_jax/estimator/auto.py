@@ -43,8 +43,8 @@ def estimate(
       labels: (n, q), any form that `as_labels` takes, with its `observed` and `coding`.
       losses: (epochs, n, q) or (n, q), loss of each given label by a model trained on them; early epochs serve best.
       probs: the same shapes, predicted P(label = 1); losses are computed from them where none are given.
-      features: (n, d), a row per example from any network; scipy.sparse labels then stay sparse, and nothing of size
-        (n, q) is made.
+      features: (n, d), a row per example from a network that was not trained on these labels; scipy.sparse labels then
+        stay sparse, and nothing of size (n, q) is made.
       method: one of these.
 
         - `"auto"`: by scores (see `blind`) with `features`, on which heads are cross-fitted, or with (n, q) `probs`

@@ -2,9 +2,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from audited import N, T
+from simulate import flip
 
 from mlt_jax import audit_labels
-from mlt_jax.audit.calibrate import calibrate
+from mlt_jax.audit.calibrate import calibrate, wrong_probability
 
 
 @pytest.mark.parametrize(("slope", "offset"), [(0.5, 0.0), (2.0, 1.0), (1.0, -2.0)])
@@ -48,3 +49,38 @@ def test_scores_that_say_a_little_are_used():
     arrays = (jnp.asarray(x, jnp.float32) for x in (scores, labels))
     slope, _ = calibrate(*arrays, jnp.ones(scores.shape, bool), jnp.zeros((200, 2)), jnp.full(200, 0.27))
     assert (np.asarray(slope) > 0).mean() > 0.99
+
+
+def test_the_promised_number_of_wrong_flips_holds_where_T_is_estimated():
+    rng = np.random.default_rng(4)
+    promised, happened, surest = 0.0, 0, []
+    for rho_neg, rho_pos in ((0.03, 0.4), (0.1, 0.1), (0.02, 0.2), (0.2, 0.2)):
+        pi = 1 / (1 + np.exp(-rng.normal(-2, 3, (N, 4))))
+        clean = (rng.random(pi.shape) < pi).astype(np.uint8)
+        labels = flip(rng, clean, rho_neg, rho_pos)
+        noisy = 1 / (1 + np.exp(-np.log(pi / (1 - pi)) - rng.normal(0, 1, pi.shape)))  # as a model of few data has it
+        audit = audit_labels(labels, probs=noisy)
+        flipped = audit.wrong > 0.9
+        promised += float((1 - audit.wrong)[flipped].sum())
+        happened += int((labels == clean)[flipped].sum())
+        surest.append(audit.wrong.max())
+    assert promised > 30
+    assert 0.25 * promised < happened < promised + 2 * promised**0.5  # on the safe side: intervals are wide
+    assert max(surest) < 0.995  # T is not known well enough to be surer
+
+
+def test_an_uncertain_T_makes_no_cell_surer_and_a_certain_one_changes_nothing(exact):
+    _, labels, pi = exact
+    s, y, every = (
+        jnp.asarray(np.log(pi / (1 - pi)), jnp.float32),
+        jnp.asarray(labels, jnp.float32),
+        jnp.ones((N, 4), bool),
+    )
+    rates = jnp.asarray(T[:, [0, 1], [1, 0]], jnp.float32)
+    inputs = s, y, every, rates, jnp.ones(4), jnp.zeros(4)
+    sure, unsure = (np.asarray(wrong_probability(*inputs, jnp.full((4, 2), error))) for error in (0.0, 0.03))
+    flipped = np.where(labels == 1, T[:, 0, 1] * (1 - pi), T[:, 1, 0] * pi)
+    kept = np.where(labels == 1, T[:, 1, 1] * pi, T[:, 0, 0] * (1 - pi))
+    np.testing.assert_allclose(sure, flipped / (flipped + kept), atol=2e-4)
+    assert unsure[sure > 0.99].max() < sure[sure > 0.99].min()
+    assert np.abs(unsure - sure)[(sure > 0.2) & (sure < 0.6)].mean() < 0.03
