@@ -11,6 +11,7 @@ case there is no traceback, no input changes by a byte, and no fragment is left.
 import contextlib
 import csv
 import io
+import itertools
 import json
 import sys
 import tempfile
@@ -207,6 +208,63 @@ def cases() -> list[Case]:
         (folder / "things").mkdir()
         return audit("things")
 
+    def decimal_commas(folder: Path) -> list[str]:
+        write_probs(folder)
+        (folder / "labels.csv").write_text(plain)
+        frame("id", PROBS).to_csv(folder / "probs.csv", index=False, sep=";", decimal=",")
+        return audit("labels.csv")
+
+    def umlauts(labels: str, probs: str, *more: str) -> Callable[[Path], list[str]]:
+        def prepare(folder: Path) -> list[str]:
+            write_probs(folder)
+            for name, values, encoding in (("labels", LABELS, labels), ("probs", PROBS, probs)):
+                content = (
+                    frame("id", values).to_csv(index=False).replace("img_0", "bild_für_0").replace("dog", "Döggel")
+                )
+                (folder / f"{name}.csv").write_bytes(content.encode(encoding))
+            return audit("labels.csv", *more)
+
+        return prepare
+
+    def without_umlauts(folder: Path) -> bool:
+        rows = suspects(folder, {"Döggel": "dog", "hot Döggel": "hot dog"})
+        return sorted((example.replace("bild_für_0", "img_0"), *rest) for example, *rest in rows) == baseline()
+
+    def words_for_gaps(folder: Path) -> list[str]:
+        write_probs(folder)
+        words = itertools.cycle(("", "NA", "null", "nan", "n/a"))
+        holes = {example for example, *_ in baseline()}
+        rows = [[name, *(next(words) if name in holes else x for x in row)] for name, *row in frame().values.tolist()]
+        pd.DataFrame(rows, columns=["id", *CLASSES]).to_csv(folder / "labels.csv", index=False)
+        return audit("labels.csv")
+
+    def without_gaps(folder: Path) -> bool:
+        holes = {example for example, *_ in baseline()}
+        counts = [row["given"] for row in json.loads((folder / "r.json").read_text())["classes"].values()]
+        rest = LABELS[[name not in holes for name in IDS]].sum(axis=0).tolist()
+        return counts == rest and holes.isdisjoint(example for example, *_ in suspects(folder))
+
+    def decided(name: str, content: object) -> Callable[[Path], list[str]]:
+        def prepare(folder: Path) -> list[str]:
+            (folder / "labels.csv").write_text(short)
+            (folder / name).write_text(json.dumps(content))
+            return ["apply", "labels.csv", name, "--out", "n.csv"]
+
+        return prepare
+
+    def dog_of_a(folder: Path) -> bool:
+        return (folder / "n.csv").read_text().split() == ["id,cat,dog", "a,1,1", "b,0,1"]
+
+    def exported(folder: Path) -> bool:
+        count = len({example for example, *_ in baseline()})
+        there = [json.loads((folder / name).read_text()) for name in ("t.json", "set/samples.json")]
+        flags = pd.read_csv(folder / "c.csv").is_label_issue
+        return (len(there[0]), len(there[1]["samples"]), int(flags.sum())) == (count, N, count)
+
+    answer = [{"value": {"choices": ["cat", "dog"]}}]
+    task = {"id": 1, "data": {"example": "a", "given": ["cat"], "suspects": {"dog": 0.9}}}
+    tagged = {"label": "dog", "confidence": 0.9, "given": 0, "tags": ["add", "flip"]}
+
     def two_splits(path: Path) -> None:
         path.mkdir()
         for split in ("train", "test"):
@@ -250,6 +308,12 @@ def cases() -> list[Case]:
         text("TRUE and FALSE", flags.to_csv(index=False).replace("True", "TRUE").replace("False", "FALSE")),
         text("0.0 and 1.0", frame().astype(dict.fromkeys(CLASSES, float)).to_csv(index=False)),
         text("decimal commas", wide(sep=";").replace(";1", ";1,0")),
+        Case("predictions with decimal commas", decimal_commas),
+        Case("gaps as NA, null, n/a, nothing", words_for_gaps, None, without_gaps),
+        Case("cp1252, --encoding", umlauts("cp1252", "cp1252", "--encoding", "cp1252"), None, without_umlauts),
+        Case("labels in cp1252, predictions in UTF-8", umlauts("cp1252", "utf-8", "--encoding", "cp1252"), None,
+             without_umlauts),
+        Case("labels in UTF-8, predictions in UTF-16", umlauts("utf-8", "utf-16"), None, without_umlauts),
         text("yes and no", flags.replace({True: "yes", False: "no"}).to_csv(index=False), says='is "'),
         text("lists a;b", listed(";".join)),
         text("lists a; b", listed("; ".join)),
@@ -299,6 +363,18 @@ def cases() -> list[Case]:
         text("an example without id", plain.replace("img_005.jpg", ""), says="has no id"),
         text("one example less", plain.rsplit("\n", 2)[0], says="ids are not in"),
         Case("--out is an input", over_input, "would replace an input"),
+        Case("--out is a folder", lambda folder: [*folder_as_labels(folder)[:1], *option()(folder)[1:-1], "things"],
+             "things is a folder"),
+        Case("--export to all tools", option("--export", "label-studio=t.json", "fiftyone=set", "cleanlab=c.csv"), None,
+             exported),
+        Case("--export over an input", option("--export", "cleanlab=labels.csv"), "would replace an input"),
+        Case("--export to an unknown tool", option("--export", "cvat=x.xml"), "'cvat' is unknown"),
+        Case("apply what Label Studio exported", decided("d.json", [task | {"annotations": [{"result": answer}]}]), None,
+             dog_of_a),
+        Case("apply another project of Label Studio", decided("d.json", [{"id": 1, "data": {}, "annotations": []}]),
+             "mlt did not export it"),
+        Case("apply what FiftyOne exported", decided("samples.json", {"samples": [
+            {"example": "a", "suspects": {"classifications": [tagged]}}]}), None, dog_of_a),
         Case("--most -5", option("--most", "-5"), "--most: -5"),
         Case("--threshold 95", option("--threshold", "95"), "--threshold: 95"),
         applied("apply --above 95", short, "a,cat,1,.9,\n", "n.csv", None, "--above", "95", says="0.95 for 95 %"),

@@ -90,7 +90,7 @@ class Files:
     separator: Annotated[str | None, tyro.conf.arg(metavar="CHARACTER")] = None
     """of CSV files that have it: one character, or tab; by default it is found"""
     encoding: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """of CSV files: utf-8 (and utf-16, where the file says so), cp1252, ..."""
+    """of CSV files that are not plainly UTF-8 or marked UTF-16: cp1252, ..."""
 
     def read(self, path: Path, **options: Any) -> Table:
         """The table in a file."""
@@ -216,6 +216,7 @@ usage: mlt COMMAND ...
 
 mlt COMMAND --help lists its options; mlt --version prints the version."""
 
+CONFIG = (tyro.conf.PositionalMetavarFromFieldName, tyro.conf.FlagCreatePairsOff)  # --force, without --no-force
 Command = (
     Annotated[EstimateCommand, tyro.conf.subcommand("estimate")]
     | Annotated[AuditCommand, tyro.conf.subcommand("audit")]
@@ -231,7 +232,7 @@ def main(args: list[str] | None = None) -> int:
     if words[:1] in (["--help"], ["-h"], ["--version"]):
         print(f"mlt_jax {version('mlt_jax')}" if words[0] == "--version" else HELP)
         return 0
-    command = tyro.cli(Command, prog="mlt", args=words, config=(tyro.conf.PositionalMetavarFromFieldName,))
+    command = tyro.cli(Command, prog="mlt", args=words, config=CONFIG)
     run: dict[type, Callable[[Any], None]] = {
         EstimateCommand: run_estimate, AuditCommand: run_audit, ApplyCommand: run_apply, RatersCommand: run_raters,
         ReportCommand: run_report,

@@ -31,7 +31,8 @@ def read_text(path: Path, *, separator: str | None = None, encoding: str | None 
     Args:
       separator: one character, or "tab", where the first line has it. By default the comma, or whichever of ; tab |
         cuts all lines into equally many cells where the comma does not; in .tsv files the tab.
-      encoding: as Python names it. By default UTF-8, or UTF-16 or UTF-32 where the file has their mark.
+      encoding: as Python names it, of a file that has no mark of UTF-8, UTF-16 or UTF-32 and is not plainly UTF-8, so
+        that one option serves files of several origins. By default UTF-8.
     """
     text, encoding = _decoded(path, encoding)
     if separator is not None and (separator := {"tab": "\t", "\\t": "\t"}.get(separator, separator)) in ("", '"'):
@@ -69,12 +70,13 @@ def _decoded(path: Path, encoding: str | None) -> tuple[str, str]:
             codecs.lookup(encoding)
         except LookupError:
             raise ValueError(f"--encoding: {encoding!r} is unknown; pass utf-8, utf-16, cp1252 or the like") from None
-    used = encoding or next((name for mark, name in _MARKS.items() if raw.startswith(mark)), "utf-8")
+    marked = next((name for mark, name in _MARKS.items() if raw.startswith(mark)), None)
+    used = marked or ("utf-8" if encoding is None or _is_utf8(raw) else encoding)
     try:
         text = raw.decode(used)
     except UnicodeDecodeError as error:
         if encoding is not None:
-            raise ValueError(f"{path}: is not written in {encoding} ({error}); pass another --encoding") from None
+            raise ValueError(f"{path}: is not written in {used} ({error}); pass another --encoding") from None
         place = f"byte 0x{raw[error.start]:02x} in line {raw[: error.start].count(10) + 1}"
         advice = "pass --encoding cp1252 where Excel on Windows wrote it, or save it as UTF-8"
         raise ValueError(f"{path}: is no CSV in UTF-8 ({place}); {advice}") from None
@@ -83,6 +85,14 @@ def _decoded(path: Path, encoding: str | None) -> tuple[str, str]:
     if "\ufeff" in text.lstrip("\ufeff") or "\0" in text:
         raise ValueError(f"{path}: is no CSV in UTF-8 or {used}, but something else; pass a text file")
     return text, used
+
+
+def _is_utf8(raw: bytes) -> bool:
+    """Whether the bytes say so themselves: letters beyond ASCII that other encodings make only by rare chance."""
+    try:
+        return not raw.isascii() and b"\0" not in raw and bool(raw.decode("utf-8"))
+    except UnicodeDecodeError:
+        return False
 
 
 def _found_separator(text: str) -> str:

@@ -30,3 +30,11 @@ def test_encodings_are_taken_from_the_mark_or_the_caller(tmp_path):
     for encoding, asked in (("utf-16", None), ("utf-8-sig", None), ("cp1252", "cp1252")):
         (tmp_path / "t.csv").write_bytes("id,c\n\u00fc,1\n".encode(encoding))
         assert read_text(tmp_path / "t.csv", encoding=asked)[1:] == ([["\u00fc", "1"]], ",", encoding)
+
+
+def test_an_encoding_is_for_the_files_that_are_not_plainly_utf8(tmp_path):
+    path = tmp_path / "t.csv"
+    for written, used in (("utf-8", "utf-8"), ("utf-16", "utf-16"), ("utf-8-sig", "utf-8-sig"), ("cp1252", "cp1252")):
+        path.write_bytes("id,größe\na,1\n".encode(written))
+        text = read_text(path, encoding="cp1252")
+        assert (text.header, text.encoding) == (["id", "größe"], used)
