@@ -7,10 +7,14 @@ import os
 import socket
 import time
 
+import jax
 import numpy as np
 import pytest
 from paths import ROOT
 from PIL import Image
+
+from mlt_jax.models import build, pretrained
+from mlt_jax.models.base import IMAGENET
 
 RUN = ROOT / "experiments" / "run.py"
 KILLS = int(os.environ.get("MLT_JAX_KILLS", "2"))
@@ -34,8 +38,10 @@ def pictures(tmp_path_factory):
 
 
 @pytest.fixture
-def command(words, pictures, start, tmp_path):
+def command(words, pictures, tmp_path):
     """(mode, work folder) -> the words of the processes of a run."""
+    net = build("small", num_classes=2, key=jax.random.key(0))
+    weights = pretrained.save(tmp_path / "weights", "small", net.params, net.stats, IMAGENET)
 
     def make(mode, folder):
         if mode.startswith("features"):
@@ -44,7 +50,7 @@ def command(words, pictures, start, tmp_path):
             plain = [RUN, "--dataset=folder", f"--data-dir={pictures}", "--model=small", "--image-size=32"]
             plain += ["--epochs=2", "--batch-size=16", "--save-every=0", "--seeds", "0", "--methods", "Standard"]
             plain += [f"--workdir={folder}", f"--backbone={mode}", f"--cache={folder}-cache"]
-            plain += [] if mode == "finetune" else [f"--pretrained={weights()}"]
+            plain += [] if mode == "finetune" else [f"--pretrained={weights}"]
             count = 1
         if count == 1:
             return [plain]
@@ -53,20 +59,13 @@ def command(words, pictures, start, tmp_path):
             address = f"127.0.0.1:{probe.getsockname()[1]}"
         return [[*plain, f"--coordinator={address}", "--num-processes=2", f"--process-id={k}"] for k in range(count)]
 
-    def weights():
-        """Those of a network that was trained in full; made once."""
-        if not (tmp_path / "weights").exists():
-            [process] = map(start, make("finetune", tmp_path / "weights"))
-            assert process.wait() == 0, process.communicate()
-        return tmp_path / "weights/seed0/Standard/weights.npz"
-
     return make
 
 
 def left_behind(folder):
     """Everything that must not depend on whether a run was killed."""
-    names = ("seed0/Standard/metrics.jsonl", "seed0/Standard/weights.npz")
-    kept = {name: (folder / name).read_bytes() for name in names}
+    [weights] = folder.glob("seed0/Standard/weights.*")
+    kept = {path.name: path.read_bytes() for path in (weights, weights.with_name("metrics.jsonl"))}
     cache = folder.with_name(f"{folder.name}-cache")
     return kept | {path.name: path.read_bytes() for path in cache.glob("*.npy") if "rows" not in path.name}
 
@@ -82,7 +81,6 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_bytes(command, start,
         said = [process.communicate()[1] for process in processes]
         assert [process.returncode for process in processes] == [0] * len(processes), said
 
-    command(mode, tmp_path / "whole")  # weights are made before the clock starts
     began = time.monotonic()
     finish("whole")
     took, rng = time.monotonic() - began, np.random.default_rng(0)
