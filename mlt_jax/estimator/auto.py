@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from mlt_jax.arguments import check_choice, shown
 from mlt_jax.estimator.anchors import dual_t, t_estimator
 from mlt_jax.estimator.blind import (
@@ -122,7 +124,8 @@ def noisy_sides(
     checked = (as_labels if features is None else as_columns)(labels, coding=coding, observed=observed)
     check_groups(groups, features)
     if features is None and num_axes(probs) != 2:
-        raise ValueError(f"probs: {shown(probs)}; pass (n, q) out-of-sample predictions, or features")
+        found = f"shape {np.shape(probs)}" if num_axes(probs) else shown(probs)
+        raise ValueError(f"probs: {found}; pass (n, q) out-of-sample predictions, or features")
     if features is None:
         return side_test(as_logits(probs, checked), checked)
     return side_test_from_blocks(logit_blocks(features, checked, seed=seed, groups=groups), checked)
