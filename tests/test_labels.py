@@ -289,7 +289,11 @@ def test_matrix_and_mask_ignore_unobserved_cells():
 @pytest.mark.parametrize(
     ("array", "options", "message"),
     [
-        (at(1, 2, 1.7), {"low": 0, "high": 1}, r'probs: row 1, column 2 \("sofa"\) is 1\.7; pass values in \[0, 1\]$'),
+        (
+            at(1, 2, 1.7),
+            {"low": 0, "high": 1},
+            r'row 1, column 2 \("sofa"\) is 1\.7; pass values in \[0, 1\]: .* of logits, percentages divided by 100$',
+        ),
         (at(1, 2, -0.1), {"low": 0, "high": 1}, r"is -0\.1; pass values in \[0, 1\]"),
         (at(1, 2, -0.1), {"low": 0}, r"is -0\.1; pass values in \[0, inf\]"),
         (at(1, 2, np.nan), {"low": 0}, r"is nan; pass values in \[0, inf\]"),
