@@ -27,7 +27,7 @@ import pandas as pd
 from mlt_jax.cli import main as mlt
 from mlt_jax.transition import TransitionEstimate
 
-N, CLASSES = 60, ("cat", "dog", "hot dog")
+N, CLASSES = 90, ("cat", "dog", "hot dog")
 IDS = tuple(f"img_{k:03d}.jpg" for k in range(N))
 RNG = np.random.default_rng(0)
 PROBS = np.round(1 / (1 + np.exp(-RNG.normal(-1, 3, (N, len(CLASSES))))), 4)
@@ -395,9 +395,11 @@ def cases() -> list[Case]:
 
 
 def suspects(folder: Path, names: dict[str, str] | None = None) -> list[tuple[str, ...]]:
-    """The rows of r.issues.csv, classes renamed, sorted."""
+    """The rows of r.issues.csv, classes renamed, sorted; four decimals, as sums depend on the order of the rows."""
     with (folder / "r.issues.csv").open(newline="") as file:
-        rows = [(row["example"], row["class"], row["given"], row["p_wrong"]) for row in csv.DictReader(file)]
+        rows = [
+            (row["example"], row["class"], row["given"], f"{float(row['p_wrong']):.4f}") for row in csv.DictReader(file)
+        ]
     return sorted((example, (names or {}).get(name, name), *rest) for example, name, *rest in rows)
 
 

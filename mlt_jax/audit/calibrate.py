@@ -95,7 +95,7 @@ def wrong_probability(
             flipped = jnp.where(y == 1, rho_neg * (1 - pi), rho_pos * pi)
             kept = jnp.where(y == 1, (1 - rho_pos) * pi, (1 - rho_neg) * (1 - pi))
             total += neg_weight * pos_weight * flipped / jnp.maximum(flipped + kept, 1e-30)
-    return jnp.where(known, total, 0)
+    return jnp.where(known, jnp.minimum(total, 1), 0)  # rounding may pass 1
 
 
 def _kept(rates: Float[Array, "q 2"]) -> Float[Array, "1 q"]:

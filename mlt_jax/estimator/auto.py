@@ -68,13 +68,13 @@ def estimate(
     Raises:
       ValueError: an unknown method, nothing given that the method needs, or groups without features.
     """
+    remedy = '"auto", "curve", "count", "recipe", "dual-t" or "t"'
+    check_choice("method", method, (*RULES, "recipe", "dual-t", "t"), remedy)
     by_features = method in RULES and features is not None
     checked = (as_columns if by_features else as_labels)(labels, coding=coding, observed=observed)
     check_groups(groups, features)
     if losses is None and probs is None and features is None:
         raise ValueError("losses: neither losses nor probs nor features were given; pass one, from any framework")
-    remedy = '"auto", "curve", "count", "recipe", "dual-t" or "t"'
-    check_choice("method", method, (*RULES, "recipe", "dual-t", "t"), remedy)
     if by_features:
         check_assume(assume)
         logits = logit_blocks(features, checked, seed=seed, groups=groups)

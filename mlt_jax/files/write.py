@@ -1,6 +1,5 @@
 """Labels written back in the form in which they were read: only the cells that changed differ."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +59,7 @@ def _frame(pd: Any, labels: Table, values: Float[np.ndarray, "n q"]) -> Any:
     return frame
 
 
-def _edited(labels: Table, values: Float[np.ndarray, "n q"]) -> tuple[list[str], list[Sequence[Any]]]:
+def _edited(labels: Table, values: Float[np.ndarray, "n q"]) -> tuple[list[str], list[Any]]:
     """Names and cells of the columns of the file, with the cells of `values` that differ from the labels'."""
     classes = labels.classes or tuple(map(str, range(values.shape[1])))
     source = labels.source or _plain(labels, classes)

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-# The command `mlt`; the process that strikes kills itself at the first call of a function, such as `count`.
+# The command `mlt`; the process that strikes kills itself at the first call of a function, such as `count_checked`.
 STRIKE = """
 import os, signal, sys
 from mlt_jax import cli
@@ -79,7 +79,7 @@ def test_a_repeated_id_is_named_to_all(program, start, address):
     assert finished(*trio) == [(2, line)] * 3
 
 
-@pytest.mark.parametrize("when", ["read_share", "count"])
+@pytest.mark.parametrize("when", ["read_share", "count_checked"])
 @pytest.mark.parametrize("who", [0, 1])
 def test_a_process_killed_while_it_reads_or_counts_is_named(estimate, start, address, tmp_path, who, when):
     pair = [start([*estimate(when if k == who else ""), *placed(address, 2, k)]) for k in (0, 1)]

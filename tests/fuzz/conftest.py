@@ -11,7 +11,7 @@ settings.register_profile("fuzz-ci", derandomize=True, database=None, **_SLOW)
 settings.register_profile("fuzz", print_blob=True, **_SLOW)
 
 
-@pytest.fixture(autouse=True, scope="package")
+@pytest.fixture(autouse=True, scope="module")  # without __init__.py a package is the whole session
 def as_users_do():
     _configure(promotion=("allow", "standard"), fast=not at_length())  # CI is to compile fast
     jaxtyping.config.update("jaxtyping_disable", True)

@@ -89,5 +89,5 @@ def test_bytes_that_are_no_text_are_left_out_and_what_is_no_table_or_estimate_is
         run_page(folder)
     (folder / "results.json").unlink()
     (folder / "seed0/transition.npz").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"seed0/transition\.npz is no npz file of arrays"):
+    with pytest.raises(ValueError, match=r"seed0/transition\.npz: is no npz file of arrays"):
         run_page(folder)
