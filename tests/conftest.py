@@ -17,7 +17,7 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 @pytest.fixture(autouse=True, scope="module")
 def room_for_others():
-    """Drops what earlier files have compiled once it fills 3 GB: two processes share a machine with those they start."""
+    """Drops what earlier files have compiled once it fills 3 GB: workers share the machine with what they start."""
     yield
     pages = Path("/proc/self/statm")
     if pages.exists() and int(pages.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") > 3e9:
