@@ -82,6 +82,14 @@ def _watch(peers: Peers, program: str) -> None:
         if text := sifter.last_words():
             peers.end(text, say)  # else C goes on to abort
 
+    show = sys.excepthook
+
+    def crashed(*error: Any) -> None:
+        show(*error)
+        if threading.current_thread() is threading.main_thread():
+            leave(1)  # at once: JAX would wait for the others, and they for this one
+
+    sys.excepthook = crashed
     on_abort(aborted)
     peers.watch(say)
 

@@ -187,3 +187,23 @@ def test_who_knows_why_the_process_ends_says_it_though_jax_aborts_first(who):
     command = [sys.executable, "-c", ABORTED, who, PEER + STACK]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (2, "process 1 is gone\n")
+
+
+def test_a_bug_in_one_process_is_its_traceback_and_known_to_the_others_at_once():
+    program = """
+import socket, sys
+from mlt_jax import processes
+from mlt_jax.peers import Peers
+processes._watch(Peers({1: socket.socket(fileno=int(sys.argv[1]))}), "program")
+{}["bug"]
+"""
+    own, theirs = socket.socketpair()
+    with own, theirs:
+        command = [sys.executable, "-c", program, str(theirs.fileno())]
+        env, fds = os.environ | {"PYTHONPATH": str(ROOT)}, (theirs.fileno(),)
+        done = subprocess.run(command, env=env, pass_fds=fds, capture_output=True, text=True, check=False)
+        theirs.close()
+        assert own.recv(10) == b"!"
+    assert done.returncode == 1
+    assert done.stderr.startswith("Traceback")
+    assert done.stderr.endswith("KeyError: 'bug'\n")
