@@ -29,7 +29,7 @@ class Peers:
     def __init__(self, links: dict[int, socket.socket]) -> None:
         self.links = links  # process 0: to all; the others: to process 0
         self.ending: int | None = None  # the exit code, once `leave` began
-        self._speaks = threading.Lock()  # one line, whoever is first to know why
+        self._speaks = threading.Lock()  # one line, whoever is first to know why; never released
 
     def watch(self, say: Callable[[str], None]) -> None:
         """From now on, ends this process (exit code 2) where another is gone; `say` prints the line that says which."""
@@ -37,11 +37,22 @@ class Peers:
 
     def end(self, text: str, say: Callable[[str], None]) -> None:
         """Ends this process: says why, here and to the others; or nothing, where it is ending by itself."""
-        self._speaks.acquire()  # never released
+        self._speaks.acquire()
         if self.ending is None:
             self.tell(f"{text}\n".encode())
             say(text)
         os._exit(2 if self.ending is None else self.ending)
+
+    def await_end(self) -> None:
+        """Ends this process with the exit code of whoever is about to; returns where nobody is within seconds.
+
+        For a thread that knows less of why the process ends: JAX sees another one's end later than its socket does.
+        """
+        until = time.monotonic() + GRACE
+        while self.ending is None and (self._speaks.locked() or time.monotonic() < until):
+            time.sleep(0.05)
+        if self.ending is not None:
+            os._exit(self.ending)
 
     def leave(self, code: int) -> None:
         """Tells the others that this process ends by itself; from now on none of them can end it."""
@@ -159,7 +170,7 @@ def _introduced(link: socket.socket) -> tuple[int, int] | None:
     try:
         said = json.loads(_line(link))
         return int(said["process_id"]), int(said["num_processes"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError):
         return None
 
 
@@ -241,7 +252,8 @@ class Sifter:
 
     def last_words(self) -> str:
         """Why JAX aborted this process; empty where it was something else, which is then printed as it is."""
-        os.write(2, _ABORTED)
+        with suppress(OSError):
+            os.write(2, _ABORTED)
         assert self.process.stdout is not None
         return self.process.stdout.readline().decode().strip()
 
@@ -288,7 +300,7 @@ def reason(log: str) -> str:
         names = ", ".join(unhealthy[1].replace(",", " ").split())
     elif late := re.findall(r"Task (\d+) heartbeat timeout", log):
         names = ", ".join(sorted(set(late)))
-    elif "Failed to send RPC to coordination service" in log:
+    elif "Failed to send RPC to coordination service" in log or re.search(r"CoordinationService/Heartbeat\b", log):
         names = "0"
     else:
         [status] = re.findall(r"absl::Status: (.*)", log)[:1] or ["no reason given"]

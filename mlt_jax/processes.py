@@ -69,6 +69,8 @@ def join(
 def _watch(peers: Peers, program: str) -> None:
     """Ends this process by one line where another is gone, as its socket or JAX says, whichever is first."""
     global _peers, _sifter
+    # JAX would catch SIGTERM, for programs that ask it about preemption, and `kill` would end nothing.
+    jax.config.update("jax_enable_preemption_service", False)
     _peers, _sifter = peers, (sifter := Sifter())
 
     def say(text: str) -> None:
@@ -76,11 +78,18 @@ def _watch(peers: Peers, program: str) -> None:
         os.write(sifter.stderr, f"{program}: {text}\n".encode())
 
     def aborted() -> None:
-        if peers.ending is not None:
-            os._exit(peers.ending)
+        peers.await_end()
         if text := sifter.last_words():
             peers.end(text, say)  # else C goes on to abort
 
+    show = sys.excepthook
+
+    def crashed(*error: Any) -> None:
+        show(*error)
+        if threading.current_thread() is threading.main_thread():
+            leave(1)  # at once: JAX would wait for the others, and they for this one
+
+    sys.excepthook = crashed
     on_abort(aborted)
     peers.watch(say)
 

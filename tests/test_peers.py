@@ -111,7 +111,9 @@ def test_last_words_of_jax_are_one_line_that_names_the_process():
     assert reason(PEER + STACK) == f"process 1, 3 {gone}"
     assert reason(HEAD + "UNAVAILABLE: Failed to send RPC to coordination service. Either the") == f"process 0 {gone}"
     assert reason(HEAD + "INTERNAL: Shutdown: UNAVAILABLE: Task 2 heartbeat timeout. This") == f"process 2 {gone}"
-    assert reason(HEAD + "DEADLINE_EXCEEDED: Deadline Exceeded\n\nRPC").startswith(
+    late = "DEADLINE_EXCEEDED: Deadline Exceeded\n\nRPC: /xla.coordination.CoordinationService/"
+    assert reason(HEAD + late + "Heartbeat\n") == f"process 0 {gone}"
+    assert reason(HEAD + late + "RegisterTask\n").startswith(
         "not all processes came or stayed (DEADLINE_EXCEEDED: Deadline Exceeded)"
     )
     assert reason("F1118 17:51:47.2 7 array.cc:1] Check failed: 1 == 2\n") == ""
@@ -153,3 +155,55 @@ os.write(2, b"F1118 17:51:47.2 7 array.cc:1] C\\n")
     done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == code
     assert done.stderr == "Python\nF1118 17:51:47.2 7 array.cc:1] C\n"
+
+
+# What JAX does where another process is gone, while the reason is being said: by who watches, or by the main thread.
+ABORTED = """
+import os, sys, threading, time
+from mlt_jax import processes
+from mlt_jax.peers import Peers
+peers = Peers({})
+processes._watch(peers, "program")
+def abort():
+    os.write(2, sys.argv[2].encode())
+    os.abort()
+def say(text):
+    processes._sifter.quiet()
+    print(text, file=sys.stderr)
+    threading.Thread(target=abort).start()
+    time.sleep(0.5)
+if sys.argv[1] == "watching":
+    peers.end("process 1 is gone", say)
+threading.Thread(target=abort).start()
+time.sleep(0.5)
+print("process 1 is gone", file=sys.stderr)
+processes.leave(2)
+"""
+
+
+@pytest.mark.parametrize("who", ["watching", "leaving"])
+def test_who_knows_why_the_process_ends_says_it_though_jax_aborts_first(who):
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", ABORTED, who, PEER + STACK]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "process 1 is gone\n")
+
+
+def test_a_bug_in_one_process_is_its_traceback_and_known_to_the_others_at_once():
+    program = """
+import socket, sys
+from mlt_jax import processes
+from mlt_jax.peers import Peers
+processes._watch(Peers({1: socket.socket(fileno=int(sys.argv[1]))}), "program")
+{}["bug"]
+"""
+    own, theirs = socket.socketpair()
+    with own, theirs:
+        command = [sys.executable, "-c", program, str(theirs.fileno())]
+        env, fds = os.environ | {"PYTHONPATH": str(ROOT)}, (theirs.fileno(),)
+        done = subprocess.run(command, env=env, pass_fds=fds, capture_output=True, text=True, check=False)
+        theirs.close()
+        assert own.recv(10) == b"!"
+    assert done.returncode == 1
+    assert done.stderr.startswith("Traceback")
+    assert done.stderr.endswith("KeyError: 'bug'\n")

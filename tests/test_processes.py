@@ -150,7 +150,7 @@ def main(who: int, when: str, coordinator: str, num_processes: int, process_id: 
     if process_id == who:
         if when != "before":
             processes._meet(30)  # comes to the meeting and dies instead of adding or sending
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGTERM if when == "before" else signal.SIGKILL)
     if when == "while sending":
         list(processes.each([np.ones(3_000_000), np.ones(5, np.int32)], timeout=60))
     processes.add_up(np.ones((2000, 2000), np.int32), timeout=60)
@@ -162,7 +162,7 @@ tyro.cli(main)
 @pytest.mark.parametrize("who", [0, 1])
 def test_a_process_that_dies_ends_the_other_by_one_line_that_names_it(start, who, when):
     pair = [start(k, ["-c", VICTIM, "--who", str(who), "--when", when]) for k in (0, 1)]
-    assert pair[who].wait() == -signal.SIGKILL
+    assert pair[who].wait() == -(signal.SIGTERM if when == "before" else signal.SIGKILL)
     _, err = pair[1 - who].communicate()
     assert err.startswith(f"victim: process {who} is gone: it was killed"), err
     assert err.endswith("see its output, then start all again\n")
