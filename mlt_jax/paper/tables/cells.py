@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import Float
 
 from mlt_jax import data as datasets
 from mlt_jax.data import Dataset
@@ -21,7 +21,7 @@ from mlt_jax.paper.methods import ESTIMATORS, head_of, head_rates, load_plugins
 from mlt_jax.paper.tables import label_only
 from mlt_jax.paper.tables.options import Options, identity, length
 from mlt_jax.paper.tables.plan import MAP_STUDIES, REAL_TEST, STUDIES, Cell, Study
-from mlt_jax.paper.tables.provenance import commit
+from mlt_jax.paper.tables.provenance import commit, machine
 from mlt_jax.paper.tasks import Noisy, make_task, split_rows
 from mlt_jax.training.feature_cache import with_features
 from mlt_jax.training.loop import Engine, Schedule, Session
@@ -86,7 +86,7 @@ def run_job(options: Options, job: Job, *, on_cell: Callable[[Outcome], None] | 
                 scores = compute(cell)
                 spent = time.monotonic() - start
                 write_json(path, {**cell._asdict(), "scores": scores, "seconds": spent, "commit": commit(),
-                                  "identity": identity(options)})  # fmt: skip
+                                  "machine": machine(), "identity": identity(options)})  # fmt: skip
                 log.unlink(missing_ok=True)
             except Missing as error:
                 missing = str(error)
