@@ -3,14 +3,14 @@
 import shutil
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import Float
 
 from mlt_jax import data as datasets
 from mlt_jax.data import Dataset
@@ -21,7 +21,7 @@ from mlt_jax.paper.methods import ESTIMATORS, head_of, head_rates, load_plugins
 from mlt_jax.paper.tables import label_only
 from mlt_jax.paper.tables.options import Options, identity, length
 from mlt_jax.paper.tables.plan import MAP_STUDIES, REAL_TEST, STUDIES, Cell, Study
-from mlt_jax.paper.tables.provenance import commit
+from mlt_jax.paper.tables.provenance import commit, machine
 from mlt_jax.paper.tasks import Noisy, make_task, split_rows
 from mlt_jax.training.feature_cache import with_features
 from mlt_jax.training.loop import Engine, Schedule, Session
@@ -86,7 +86,7 @@ def run_job(options: Options, job: Job, *, on_cell: Callable[[Outcome], None] | 
                 scores = compute(cell)
                 spent = time.monotonic() - start
                 write_json(path, {**cell._asdict(), "scores": scores, "seconds": spent, "commit": commit(),
-                                  "identity": identity(options)})  # fmt: skip
+                                  "machine": machine(), "identity": identity(options)})  # fmt: skip
                 log.unlink(missing_ok=True)
             except Missing as error:
                 missing = str(error)
@@ -128,7 +128,7 @@ def _scores(session: Session, name: str) -> dict[str, float]:
 def make_session(options: Options, job: Job) -> Session:
     """The noisy data set of a job and the engine that trains on it; whole networks can be resumed."""
     train, test = load(options, job.study, job.inputs)
-    noisy = corrupt(options, job.study, train.labels, job.setting, job.seed)
+    noisy = corrupt(options, job.study, train, job.setting, job.seed)
     parts = _parts(options, job.study, job.inputs)
     task = make_task(train, parts[1] if test is None else test, noisy, parts=parts)
     dataset = _study(options, job.study, job.inputs).dataset
@@ -265,9 +265,9 @@ def _labels_alone(options: Options, study: str) -> Dataset:
     return Dataset(study, tuple(ids), classes, np.concatenate(found))
 
 
-def corrupt(options: Options, study: str, clean: UInt8[np.ndarray, "n q"], setting: str, seed: int) -> Noisy:
-    """The labels under a setting named as in the tables, by the seed."""
-    key = jax.random.key(seed)
+def corrupt(options: Options, study: str, train: Dataset, setting: str, seed: int) -> Noisy:
+    """The clean labels of `train`, all of the study's examples or some, under a setting named as in the tables."""
+    key, clean = jax.random.key(seed), train.labels
     if setting.startswith("("):
         rho_neg, rho_pos = map(float, setting.strip("()").split(","))
         T = np.asarray(noise.transition(rho_neg, rho_pos, clean.shape[1]))
@@ -279,14 +279,20 @@ def corrupt(options: Options, study: str, clean: UInt8[np.ndarray, "n q"], setti
     if setting.startswith("PMD"):
         kind = setting.split("-")[-1]
         level = options.pmd_levels[list(noise.PMD_TYPES).index(kind)]
-        labels = noise.corrupt_pmd(key, clean, _posteriors(options, study), kind=kind, level=level)
+        labels = noise.corrupt_pmd(key, clean, _posteriors(options, study, train.ids), kind=kind, level=level)
         return Noisy(np.asarray(labels), None, "general")
     raise ValueError(f"setting: {setting!r} is unknown; pass a column's name, such as (0,0.2) or PMD-Type-I")
 
 
+def _posteriors(options: Options, study: str, ids: Sequence[str]) -> Float[np.ndarray, "n q"]:
+    """P(clean label = 1) of these examples, for PMD noise."""
+    rows = {name: row for row, name in enumerate(load(options, study, "pooled")[0].ids)}
+    return _all_posteriors(options, study)[[rows[name] for name in ids]]
+
+
 @cache
-def _posteriors(options: Options, study: str) -> Float[np.ndarray, "n q"]:
-    """P(clean label = 1) for PMD noise: out-of-sample predictions of ridge heads trained on the clean labels."""
+def _all_posteriors(options: Options, study: str) -> Float[np.ndarray, "n q"]:
+    """Out-of-sample predictions by ridge heads that are trained on the clean labels."""
     train, _ = load(options, study, "pooled")
     if train.features is None:
         raise Missing("PMD noise needs pooled features; pass --features-dir and --backbone=frozen")
@@ -294,13 +300,13 @@ def _posteriors(options: Options, study: str) -> Float[np.ndarray, "n q"]:
 
 
 def _from_labels(options: Options, cell: Cell) -> dict[str, float]:
-    clean = load(options, cell.study, "labels")[0].labels
+    train, _ = load(options, cell.study, "labels")
     if cell.method == "frequencies":
-        return label_only.frequencies(clean)
+        return label_only.frequencies(train.labels)
     if cell.method.startswith("n="):
-        rows = np.random.default_rng(cell.seed).permutation(len(clean))[: int(cell.method[2:])]
-        clean = clean[rows]
-    noisy = corrupt(options, cell.study, clean, cell.setting, cell.seed)
+        train = train.take(np.random.default_rng(cell.seed).permutation(len(train.ids))[: int(cell.method[2:])])
+    clean = train.labels
+    noisy = corrupt(options, cell.study, train, cell.setting, cell.seed)
     assert noisy.T is not None
     if cell.method in ("label A", "label B"):
         return label_only.partner_error(clean, noisy.labels, noisy.T, assume=noisy.assume, group=cell.method)

@@ -4,7 +4,7 @@ A cell is one number's worth of work: a method (or estimator) on a study's data 
 table's entry is the mean over seeds of one cell, or of several where the paper averages noise settings.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import NamedTuple
 
 from mlt_jax.paper import printed as paper
@@ -20,9 +20,15 @@ VARIANTS = {"GCE": "GCE, warm start"}
 RELEASED = {name: f"{name}, as released" for name in ("Dual T-estimator 97%", "Reweight-DualT 97%")}
 PRINTED_FOR = {ours: printed for printed, ours in RELEASED.items()}
 TAUS = ("0.4", "0.5", "0.6")
+# Studies of `experiments/tail.py`, whose rows stand beside those of est_VOC2007: what frozen features cost.
+BESIDE = {"voc2007-frozen": "frozen, half", "voc2007-tail": "tail", "voc2007-finetune": "fine-tuned"}
+COMPARED = ("Dual T-estimator max", "Our estimator", "Our estimator, blind")
+# Such a row -> its study and the row it stands beside.
+BESIDE_ROWS = {f"{name}, {word}": (study, name) for study, word in BESIDE.items() for name in COMPARED}
 # Rows that are no competitors: an oracle, or not the paper's method.
 NO_RIVALS = (
     "Reweight-TrueT", "Reweight-Ours, blind", "Our estimator gold", "Our estimator, blind", *VARIANTS.values(),
+    *BESIDE_ROWS,
 )  # fmt: skip
 CLASS_DEPENDENT = {"voc2007": "cls_VOC2007_c", "voc2012": "cls_VOC2012_c", "coco": "cls_MSCOCO_c"}
 INSTANCE_DEPENDENT = {"voc2007": "cls_VOC2007_ins_c", "voc2012": "cls_VOC2012_ins_c", "coco": "cls_MSCOCO_ins_c"}
@@ -66,7 +72,9 @@ class Cell(NamedTuple):
 
     @property
     def inputs(self) -> str:
-        """What the run reads: "labels", "pooled" features, or spatial "maps"."""
+        """What the run reads: "labels", "pooled" features, spatial "maps", or "images"."""
+        if self.study in BESIDE:
+            return "images"
         if self.study == "voc-pool" or self.method in LABEL_ONLY or self.method.startswith("n="):
             return "labels"
         return "maps" if needs_maps(self.method) else "pooled"
@@ -108,8 +116,13 @@ def ids() -> tuple[str, ...]:
     return (*paper.tables(), "tau")
 
 
-def plan(table_id: str, *, extra: Iterable[str] = ()) -> Plan:
-    """The table of that id; `extra` names further methods or estimators to give a row."""
+def plan(table_id: str, *, extra: Iterable[str] = (), beside: Container[str] = ()) -> Plan:
+    """The table of that id.
+
+    Args:
+      extra: further methods or estimators to give a row.
+      beside: which studies of `BESIDE` to show.
+    """
     if table_id not in ids():
         raise ValueError(f"table: {table_id!r} is unknown; pass one of {', '.join(ids())}, or all")
     if table_id == "tau":
@@ -120,9 +133,12 @@ def plan(table_id: str, *, extra: Iterable[str] = ()) -> Plan:
     rows: list[Row] = []
     for row in printed.rows:
         rows.append(Row(row.metric, row.method))
-        beside = RELEASED | (BLIND if table_id.startswith(("est_", "cls_", "ins")) else {}) | VARIANTS
-        if row.method in beside:
-            rows.append(Row(row.metric, beside[row.method]))
+        beside_it = RELEASED | (BLIND if table_id.startswith(("est_", "cls_", "ins")) else {}) | VARIANTS
+        if row.method in beside_it:
+            rows.append(Row(row.metric, beside_it[row.method]))
+    if table_id == "est_VOC2007":
+        shown = [name for name, (study, _) in BESIDE_ROWS.items() if study in beside]
+        rows += [Row("T_error", name) for name in shown]
     known = ESTIMATORS.keys() if printed.kind == "estimation_error" else METHODS.keys()
     metrics = dict.fromkeys(row.metric for row in rows)
     rows += [
@@ -134,6 +150,9 @@ def plan(table_id: str, *, extra: Iterable[str] = ()) -> Plan:
 
 def _cells(printed: paper.PaperTable, row: Row, column: str) -> tuple[Cell, ...]:
     method = ALIASES.get(row.method, row.method)
+    if method in BESIDE_ROWS:
+        study, method = BESIDE_ROWS[method]
+        return (Cell(study, column, 0, method),)
     if printed.id == "ablation_n1":
         return (Cell("coco", column, 0, "label A" if row.method.endswith("A") else "label B"),)
     if printed.id == "validation_coco":

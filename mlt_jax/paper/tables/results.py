@@ -9,7 +9,7 @@ import numpy as np
 from mlt_jax.paper import printed as paper
 from mlt_jax.paper.methods import ALIASES
 from mlt_jax.paper.printed import AVERAGE
-from mlt_jax.paper.tables.plan import NO_RIVALS, PRINTED_FOR, Cell, Plan, Row
+from mlt_jax.paper.tables.plan import BESIDE_ROWS, NO_RIVALS, PRINTED_FOR, Cell, Plan, Row
 from mlt_jax.paper.tables.provenance import UNKNOWN
 from mlt_jax.training.metrics import wilcoxon_greater
 from mlt_jax.training.records import read_json
@@ -42,9 +42,11 @@ class Table(NamedTuple):
     plan: Plan
     entries: dict[tuple[Row, str], Entry]
     foot: list[str]
-    seconds: Mapping[str, float]  # spent on its runs, by what they read: "labels", "pooled" or "maps"
+    seconds: Mapping[str, float]  # spent on its runs, by what they read, see `Cell.inputs`
     notes: list[str]  # what was not run, and why
     commits: tuple[str, ...]  # of the code that made its runs
+    machines: tuple[str, ...]  # that made them
+    abouts: tuple[str, ...]  # what runs of other programs are
 
 
 def read(workdir: Path, cells: Iterable[Cell]) -> dict[Cell, dict[str, Any]]:
@@ -75,16 +77,22 @@ def tabulate(
                 _mark_best(plan, entries, metric, column)
     used = {cell for group in plan.entries.values() for cell in group}
     mine = {cell: record for cell, record in records.items() if cell._replace(seed=0) in used}
-    seconds = dict.fromkeys(("labels", "pooled", "maps"), 0.0)
+    seconds: dict[str, float] = {}
     for cell, record in mine.items():
-        seconds[cell.inputs] += record["seconds"]
+        seconds[cell.inputs] = seconds.get(cell.inputs, 0.0) + record["seconds"]
+
+    def said(name: str, default: str) -> tuple[str, ...]:
+        return tuple(sorted({record.get(name, default) for record in mine.values()} - {""}))
+
     return Table(
         plan,
         entries,
         _foot(plan, entries, scores, seeds),
         seconds,
         _notes(plan, entries, missing) + _short_of_seeds(plan, entries, len(seeds)),
-        tuple(sorted({record.get("commit", UNKNOWN) for record in mine.values()})),
+        said("commit", UNKNOWN),
+        said("machine", f"{UNKNOWN} machine"),
+        said("about", ""),
     )
 
 
@@ -102,7 +110,8 @@ def _entry(
     cells: tuple[Cell, ...], key: tuple[Row, str], scores: Scores, seeds: tuple[int, ...], printed: Any
 ) -> Entry:
     row, column = key
-    theirs = None if printed is None else printed.value(row.metric, PRINTED_FOR.get(row.method, row.method), column)
+    _, name = BESIDE_ROWS.get(row.method, ("", PRINTED_FOR.get(row.method, row.method)))
+    theirs = None if printed is None else printed.value(row.metric, name, column)
     # What was printed for the correct row came from a bug; it stands beside the row that has it.
     theirs = None if row.method in PRINTED_FOR.values() else theirs
     score = f"{row.method} {column}" if row.metric is None else row.metric

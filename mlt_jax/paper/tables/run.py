@@ -17,8 +17,7 @@ from mlt_jax.paper.methods import load_plugins
 from mlt_jax.paper.tables import launch, store
 from mlt_jax.paper.tables.cells import FROZEN_RATES, Job, Outcome, jobs_of, lacking, learning_rate, run_job
 from mlt_jax.paper.tables.options import Options, check, identity, length
-from mlt_jax.paper.tables.plan import Cell, Plan, ids, plan
-from mlt_jax.paper.tables.provenance import machine
+from mlt_jax.paper.tables.plan import BESIDE, Cell, Plan, ids, plan
 from mlt_jax.paper.tables.results import Table, read, tabulate
 from mlt_jax.paper.tables.write import write
 from mlt_jax.training.records import check_identity, claim, owned, write_json
@@ -57,7 +56,7 @@ AGCN_RATE = (
 # Which runs are made, where, and how they are written; --only picks some of them.
 _NO_NUMBERS = (
     "table", "only", "workdir", "out", "formats", "cache", "launcher", "ray_address", "workers", "write_only",
-    "cells",
+    "cells", "features_dir", "devkit", "pretrained",
 )  # fmt: skip
 
 
@@ -66,9 +65,11 @@ def run(options: Options) -> list[Table]:
     check(options)
     load_plugins(options.plugins)
     names = ids() if options.table == ("all",) else options.table
-    plans = [_with_levels(plan(name, extra=options.extra), options) for name in names]
     kept = {} if options.cells is None else store.read(options.cells, identity(options))
-    wanted = list(dict.fromkeys(cell for one in plans for cell in _cells(one, options)))
+    beside = {cell.study for cell in kept} & BESIDE.keys()
+    plans = [_with_levels(plan(name, extra=options.extra, beside=beside), options) for name in names]
+    every = dict.fromkeys(cell for one in plans for cell in _cells(one, options))
+    wanted = [cell for cell in every if cell.study not in BESIDE]
     chosen = [cell for cell in wanted if _is_chosen(cell, options)]
     problems = {(cell.study, cell.inputs): lacking(options, cell.study, cell.inputs) for cell in wanted}
     missing = {cell._replace(seed=0): why for cell in wanted if (why := problems[cell.study, cell.inputs]) is not None}
@@ -90,7 +91,8 @@ def _written(
     options: Options, plans: list[Plan], wanted: list[Cell], missing: Mapping[Cell, str], kept: dict[Cell, Any]
 ) -> list[Table]:
     found = {} if options.write_only and options.cells else read(options.workdir, wanted)
-    records = {cell: kept[cell] for cell in wanted if cell in kept} | found
+    shown = {cell for one in plans for cell in _cells(one, options)}
+    records = {cell: store.rounded(record) for cell, record in (kept | found).items() if cell in shown}
     if options.cells is not None and found:
         store.write(options.cells, identity(options), kept | found)
     tables = []
@@ -172,12 +174,15 @@ def say_time_left(bar: Any, start: float, job: Job) -> None:
 
 def _about(options: Options, table: Table) -> list[str]:
     """What is said at the top of a table: the command, the commit, when, where, and what these runs are."""
-    now = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-    slow = f", {table.seconds['maps']:.0f} s of it AGCN and CSRA" if table.seconds["maps"] else ""
+    slow = "".join(
+        f", {table.seconds[inputs]:.0f} s of it {what}"
+        for inputs, what in (("maps", "AGCN and CSRA"), ("images", "networks trained on images"))
+        if inputs in table.seconds
+    )
     lines = [
-        f"`{command(options, table.plan.id)}`",
-        f"runs of commit {', '.join(table.commits) or 'none'}, written {now}, on {machine()}; they took "
-        f"{sum(table.seconds.values()):.0f} s together, those shared with other tables included{slow}",
+        f"`{command(options, table)}`",
+        f"runs of commit {', '.join(table.commits) or 'none'}, on {', '.join(table.machines) or 'no machine'}; they "
+        f"took {sum(table.seconds.values()):.0f} s together, those shared with other tables included{slow}",
     ]
     inputs = {cell.inputs for group in table.plan.entries.values() for cell in group}
     if options.backbone == "frozen" and inputs != {"labels"}:
@@ -192,7 +197,11 @@ def _about(options: Options, table: Table) -> list[str]:
     if "maps" in inputs and options.backbone == "frozen":
         lines.append(SMALL_IMAGES)
         lines += [AGCN_RATE] if options.learning_rate is None else []
-    return lines + NOTES.get(table.plan.id, [])
+    return (
+        lines
+        + [f"Beside them, `experiments/tail.py`: {about}." for about in table.abouts]
+        + NOTES.get(table.plan.id, [])
+    )
 
 
 NOTES: Mapping[str, list[str]] = {
@@ -208,16 +217,20 @@ NOTES: Mapping[str, list[str]] = {
 }
 
 
-def command(options: Options, table: str) -> str:
-    """The command that makes a table: what changes its numbers, without the folders of this machine."""
-    words = ["python", "experiments/tables.py", "--table", table]
+def command(options: Options, table: Table) -> str:
+    """The command that makes a table: what changes its numbers, and the kinds of files that its runs read."""
+    words = ["python", "experiments/tables.py", "--table", table.plan.id]
+    reads = table.seconds.keys() - {"images"}
+    all_images = options.backbone != "frozen" or (options.devkit is not None and options.features_dir is None)
+    if reads - {"maps"} and not all_images:
+        words += ["--features-dir", "DIR"]
+    if reads and (all_images or "maps" in reads):
+        words += ["--devkit", "DIR", "--pretrained", "FILE"]
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
         if field.name in _NO_NUMBERS or value == field.default:
             continue
         words.append(f"--{field.name.replace('_', '-')}")
-        if field.name in ("features_dir", "devkit", "pretrained"):
-            words.append("FILE" if Path(value).suffix else "DIR")
-        elif value is not True:
+        if value is not True:
             words += map(str, value) if isinstance(value, tuple) else [str(value)]
     return shlex.join(words)

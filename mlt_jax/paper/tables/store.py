@@ -24,13 +24,13 @@ def read(path: Path, identity: dict[str, Any]) -> dict[Cell, dict[str, Any]]:
 
 def write(path: Path, identity: dict[str, Any], records: Mapping[Cell, dict[str, Any]]) -> None:
     """Writes the file whole or not at all; the same records give the same bytes."""
-    lines = [identity, *(_rounded(records[cell]) for cell in sorted(records))]
+    lines = [identity, *(rounded(records[cell]) for cell in sorted(records))]
     text = "".join(json.dumps(line) + "\n" for line in lines)
     with atomic(path, "wb") as file:
         file.write(gzip.compress(text.encode(), mtime=0))
 
 
-def _rounded(record: dict[str, Any]) -> dict[str, Any]:
+def rounded(record: dict[str, Any]) -> dict[str, Any]:
     """Eight decimals of a score and tenths of a second: no table can tell the difference."""
     scores = {name: round(value, 8) for name, value in record["scores"].items()}
     return record | {"scores": scores, "seconds": round(record["seconds"], 1)}

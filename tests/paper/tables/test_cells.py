@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from paths import DATA
 
+from mlt_jax.data import Dataset
 from mlt_jax.paper.tables import cells, plan
 from mlt_jax.paper.tables.options import Options
 
@@ -18,24 +19,38 @@ def test_slow_rows_get_fewer_seeds_and_jobs_share_a_warm_up():
 
 def test_settings_are_named_as_columns(monkeypatch):
     clean = (np.random.default_rng(0).random((4000, 3)) < 0.5).astype(np.uint8)
-    noisy = cells.corrupt(Options(), "voc2007", clean, "(0.6,0)", 0)
+    train = Dataset("some", tuple(map(str, range(4000))), tuple("abc"), clean)
+    noisy = cells.corrupt(Options(), "voc2007", train, "(0.6,0)", 0)
     assert noisy.assume == "partial"
     assert np.allclose(noisy.T[0], [[0.4, 0.6], [0, 1]])
     assert noisy.labels[clean == 0].mean() == pytest.approx(0.6, abs=0.03)
-    assert cells.corrupt(Options(), "voc2007", clean, "(0.1,0.1)", 0).assume == "general"
-    pairwise = cells.corrupt(Options(), "voc2007", clean, "Pair-wise 20%", 0)
+    assert cells.corrupt(Options(), "voc2007", train, "(0.1,0.1)", 0).assume == "general"
+    pairwise = cells.corrupt(Options(), "voc2007", train, "Pair-wise 20%", 0)
     assert pairwise.T is None
     alone = (clean[:, 0] == 1) & (clean[:, 1] == 0)
     assert pairwise.labels[alone, 0].mean() == pytest.approx(0.8, abs=0.05)
     posteriors = np.random.default_rng(1).random(clean.shape)
-    monkeypatch.setattr(cells, "_posteriors", lambda options, study: posteriors)
+    monkeypatch.setattr(cells, "_posteriors", lambda options, study, ids: posteriors)
     for kind, level in (("I", 0.7), ("II", 0.35), ("III", 0.35)):
-        noisy = cells.corrupt(Options(), "voc2007", clean, f"PMD-Type-{kind}", 0).labels
+        noisy = cells.corrupt(Options(), "voc2007", train, f"PMD-Type-{kind}", 0).labels
         able = (clean == 1) & (clean.sum(1, keepdims=True) < 3)
         assert (noisy[clean == 1] == 0).mean() == pytest.approx(level, abs=0.03)
         assert not (noisy[(clean == 1) & ~able] == 0).any()
     with pytest.raises(ValueError, match="setting: 'MLML' is unknown"):
-        cells.corrupt(Options(), "voc2007", clean, "MLML", 0)
+        cells.corrupt(Options(), "voc2007", train, "MLML", 0)
+
+
+def test_pmd_noise_of_some_images_reads_their_own_posteriors(tmp_path, monkeypatch):
+    """AGCN and CSRA train on the images of VOC2007's `train`; the posteriors are of the features of `trainval`."""
+    rng, given, read = np.random.default_rng(0), Options(workdir=tmp_path), []
+    clean, logits = (rng.random((300, 3)) < 0.4).astype(np.uint8), rng.normal(size=(300, 3)).astype(np.float32)
+    whole = Dataset("pooled", tuple(map(str, range(300))), tuple("abc"), clean, features=logits)
+    monkeypatch.setattr(cells, "load", lambda options, study, inputs: (whole, None))
+    monkeypatch.setattr(cells, "cross_val_logits", lambda features, labels: features)
+    monkeypatch.setattr(cells.noise, "corrupt_pmd", lambda key, clean, *given, **how: (read.append(given), clean)[1])
+    some = whole.take(np.arange(300)[::-2])
+    cells.corrupt(given, "voc2007", some._replace(features=None), "PMD-Type-II", 0)
+    np.testing.assert_allclose(read[0][0], 1 / (1 + np.exp(-logits[::-2])), rtol=1e-5)
 
 
 def test_difficult_labels_of_the_test_set_are_positives_unless_skipped(real_data):

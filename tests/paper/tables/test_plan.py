@@ -35,6 +35,14 @@ def test_the_rows_of_dual_t_97_are_followed_by_those_with_the_bug_they_were_prin
     )
 
 
+def test_rows_of_trained_networks_stand_in_est_voc2007_where_there_are_runs_of_them():
+    made = plan.plan("est_VOC2007", beside={"voc2007-tail"})
+    more = made.rows[len(plan.plan("est_VOC2007").rows) :]
+    assert [row.method for row in more] == [f"{name}, tail" for name in plan.COMPARED]
+    [cell] = made.entries[more[1], "(0,0.6)"]
+    assert (cell.study, cell.method, cell.inputs) == ("voc2007-tail", "Our estimator", "images")
+
+
 def test_an_average_column_has_the_runs_of_its_settings():
     made = plan.plan("cls_VOC2007")
     row = Row("OF1", "GCE")

@@ -1,6 +1,8 @@
 """Whole commands of experiments/tables.py on tiny data."""
 
+import csv
 import dataclasses
+import itertools
 import json
 import os
 import signal
@@ -14,12 +16,13 @@ from paths import DATA, ROOT
 
 from mlt_jax import data as datasets
 from mlt_jax.models import build
+from mlt_jax.paper import printed as paper
 from mlt_jax.paper.methods import ESTIMATORS, METHODS, Method
 from mlt_jax.paper.tables import cells, launch
 from mlt_jax.paper.tables import run as command
 from mlt_jax.paper.tables.options import Options
-from mlt_jax.paper.tables.plan import Row
-from mlt_jax.paper.tables.provenance import commit
+from mlt_jax.paper.tables.plan import RELEASED, Row
+from mlt_jax.paper.tables.provenance import commit, machine
 from mlt_jax.paper.tables.write import cell_text
 from mlt_jax.training import loop
 
@@ -78,7 +81,7 @@ def test_a_table_from_features_and_only_what_is_missing_is_run(tiny, tmp_path, c
         "the ResNet-50 backbone is frozen and heads are trained on its features (Adam 0.005, 2 epochs, COCO 2)" in text
     )
     assert "VOC2007 `trainval` is tested on VOC2012 `trainval`" in text
-    assert f"runs of commit {commit()}, written" in text
+    assert f"runs of commit {commit()}, on {machine()}; they took" in text
     before = {
         name: (path.stat().st_mtime_ns, json.loads(path.read_text())["scores"])
         for name, path in files(tmp_path).items()
@@ -115,17 +118,36 @@ def test_estimators_and_labels_alone_share_a_table(tiny, tmp_path):
 
 def test_the_committed_tables_are_those_of_the_committed_runs(tmp_path):
     committed = ROOT / "experiments" / "results"
-    command.run(
-        Options(write_only=True, cells=committed / "cells.jsonl.gz", workdir=tmp_path, out=tmp_path, formats=("md",))
-    )
-    written = sorted(tmp_path.glob("*.md"))
-    assert len(written) == 23
+    given = Options(write_only=True, cells=committed / "cells.jsonl.gz", workdir=tmp_path, out=tmp_path)
+    command.run(dataclasses.replace(given, formats=("md", "csv")))
+    written = sorted(tmp_path.iterdir())
+    assert [path.suffix for path in written].count(".md") == 23
+    assert len(written) == 2 * 23 + 1
     for path in written:
-        ours, theirs = (
-            [line for line in page.read_text().splitlines() if line.startswith("|")]
-            for page in (path, committed / path.name)
-        )
-        assert ours == theirs, path.name
+        assert path.read_bytes() == (committed / path.name).read_bytes(), path.name
+
+
+def test_every_printed_number_stands_in_the_committed_tables_beside_ours_or_with_why_there_is_none():
+    committed, explained = ROOT / "experiments" / "results", (ROOT / "docs" / "departures.md").read_text()
+    count = 0
+    for name, printed in paper.tables().items():
+        text = (committed / f"{name}.csv").read_text()
+        lines = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
+        found = {(line["metric"], line["method"], line["column"]): line for line in lines}
+        comments = [line for line in text.splitlines() if line.startswith("#")]
+        for row, column in itertools.product(printed.rows, printed.columns):
+            row_name, column_name = RELEASED.get(row.method, row.method), RELEASED.get(column, column)
+            line = found[row.metric or "", row_name, column_name]
+            theirs = printed.value(row.metric, row.method, column).mean
+            assert float(line["paper"]) == pytest.approx(theirs, rel=1e-5)
+            if line["ours"]:
+                assert float(line["difference"]) == pytest.approx(float(line["ours"]) - theirs, abs=1e-3)
+            else:
+                assert any(f"{row.method}" in comment and "not run" in comment for comment in comments)
+            far = line["ours"] and abs(float(line["difference"])) > (0.2 * theirs if row.metric == "T_error" else 3)
+            assert not far or name == "win_loss" or row.method in explained, (name, row.method)
+            count += 1
+    assert count == 2893
 
 
 @pytest.mark.slow
@@ -342,9 +364,11 @@ def test_a_lost_job_s_finished_cells_count(tiny, tmp_path, monkeypatch):
     assert "the worker died" in log.read_text()
 
 
-def test_a_table_says_the_command_that_makes_it_without_this_machine_s_folders(tmp_path):
-    given = Options(
-        table=("all",), features_dir=tmp_path, pretrained=str(tmp_path / "w.npz"), seeds=(0, 1), write_only=True
-    )
-    words = "python experiments/tables.py --table ins --features-dir DIR --pretrained FILE --seeds 0 1"
-    assert command.command(given, "ins") == words
+def test_a_table_says_the_command_that_makes_it_without_this_machine_s_folders(partly_run):
+    given, words = Options(seeds=(0, 1), write_only=True), "python experiments/tables.py --table cls_VOC2012_c"
+    assert command.command(given, partly_run) == f"{words} --features-dir DIR --seeds 0 1"
+    with_maps = partly_run._replace(seconds={"pooled": 1.0, "maps": 1.0})
+    images = "--devkit DIR --pretrained FILE"
+    assert command.command(given, with_maps) == f"{words} --features-dir DIR {images} --seeds 0 1"
+    tuned = dataclasses.replace(given, backbone="finetune")
+    assert command.command(tuned, partly_run) == f"{words} {images} --backbone finetune --seeds 0 1"
