@@ -84,6 +84,23 @@ def test_predictions_are_the_models_for_every_example(feeds, data):
         np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+def test_a_batch_of_predictions_is_read_back_when_the_next_is_under_way(data):
+    feed, told = Streamed(MODEL.apply, batch_size=32), []
+
+    class Late(np.lib.mixins.NDArrayOperatorsMixin):
+        def __array__(self, dtype=None, copy=None):
+            told.append("read")
+            return np.ones((32, 3), np.float32)
+
+    def predict(params, stats, batch):
+        told.append("sent")
+        return Late(), batch["index"], batch["weight"]
+
+    feed._predict = predict
+    assert feed.predict(MODEL.params, MODEL.stats, data).all()
+    assert told == ["sent", "sent", "read", "sent", "read", "read"]
+
+
 def test_features_go_to_the_device_once_for_all_networks(data):
     kept = {}
     for _ in range(2):

@@ -203,10 +203,14 @@ def test_probabilities_come_from_each_class_s_epoch_of_least_validation_loss(mon
     labels = session.task.validation.labels.copy()
     labels[:, 0] = 1 - labels[:, 0]
     session.task = session.task._replace(validation=session.task.validation._replace(labels=labels))
+    feed, _ = session.engine.tools(METHODS["Standard"], num_classes=4)
+    predict, drawn = feed.predict, []
+    monkeypatch.setattr(feed, "predict", lambda *now, **how: (drawn.append(how.get("drawn")), predict(*now, **how))[1])
     warm = session.warm_up("linear")
+    # Images are read through the crops that the seed and the epoch draw; validation images as they are.
+    assert {None, (3, 0), (3, 1)} <= set(drawn)
     best = np.argmin([loss.mean(axis=0) for _, loss in seen], axis=0)
     assert best[0] < best[1:].min()
-    feed, _ = session.engine.tools(METHODS["Standard"], num_classes=4)
     for j, epoch in enumerate(best):
         logits = feed.predict(*seen[epoch][0], session.task.train)
         np.testing.assert_allclose(warm.probs[:, j], 1 / (1 + np.exp(-logits[:, j])), atol=1e-6)
