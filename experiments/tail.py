@@ -184,8 +184,7 @@ def main(options: Options) -> None:
     for text, settings in runs.items():
         path = settings.workdir / "results.json"
         found[text] = records.read_json(path)
-        # An earlier version wrote less; what it trained is in the folder, so that measuring again takes minutes.
-        if found[text] is None or "fallbacks" not in found[text]:
+        if found[text] is None:
             found[text] = measure(settings, engine, train, test, features)
             records.write_json(path, found[text])
         note = f"{options.backbone}, {options.model}, {options.image_size} px, {len(train.ids)} images of {train.name} "
