@@ -13,6 +13,7 @@ _MARKS = {
     codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32", codecs.BOM_UTF8: "utf-8-sig",
     codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16",
 }  # fmt: skip
+_ZEROS = "is no CSV in UTF-8, it has bytes 0; pass --encoding utf-16-le where it is UTF-16"
 _SEPARATORS, _LOOKED_AT = ",;\t|", 100
 
 
@@ -77,11 +78,13 @@ def _decoded(path: Path, encoding: str | None) -> tuple[str, str]:
     except UnicodeDecodeError as error:
         if encoding is not None:
             raise ValueError(f"{path}: is not written in {used} ({error}); pass another --encoding") from None
+        if b"\0" in raw:
+            raise ValueError(f"{path}: {_ZEROS}") from None
         place = f"byte 0x{raw[error.start]:02x} in line {raw[: error.start].count(10) + 1}"
         advice = "pass --encoding cp1252 where Excel on Windows wrote it, or save it as UTF-8"
         raise ValueError(f"{path}: is no CSV in UTF-8 ({place}); {advice}") from None
     if "\0" in text and encoding is None:
-        raise ValueError(f"{path}: is no CSV in UTF-8, it has bytes 0; pass --encoding utf-16-le where it is UTF-16")
+        raise ValueError(f"{path}: {_ZEROS}")
     if "\ufeff" in text.lstrip("\ufeff") or "\0" in text:
         raise ValueError(f"{path}: is no CSV in UTF-8 or {used}, but something else; pass a text file")
     return text, used
