@@ -226,6 +226,20 @@ def cases() -> list[Case]:
 
         return prepare
 
+    def numbered(labels: str, probs: str) -> Callable[[Path], list[str]]:
+        def prepare(folder: Path) -> list[str]:
+            write_probs(folder)
+            turned = frame().drop(columns="id").iloc[::-1]
+            turned.to_csv(folder / "labels.csv") if labels == "csv" else turned.to_parquet(folder / "labels.parquet")
+            plain = frame("id", PROBS).drop(columns="id")
+            plain.to_csv(folder / "probs.csv") if probs == "csv" else np.save(folder / "probs.npy", PROBS)
+            return [word.replace("probs.csv", f"probs.{probs}") for word in audit(f"labels.{labels}")]
+
+        return prepare
+
+    def renumbered(folder: Path) -> bool:
+        return sorted((IDS[int(example)], *rest) for example, *rest in suspects(folder)) == baseline()
+
     def without_umlauts(folder: Path) -> bool:
         rows = suspects(folder, {"Döggel": "dog", "hot Döggel": "hot dog"})
         return sorted((example.replace("bild_für_0", "img_0"), *rest) for example, *rest in rows) == baseline()
@@ -333,6 +347,12 @@ def cases() -> list[Case]:
               says="--ignore-columns"),
         table("parquet", "labels.parquet", lambda p: frame().to_parquet(p)),
         table("parquet, ids as index, other order", "labels.parquet", lambda p: shuffled.set_index("id").to_parquet(p)),
+        table("parquet, index of two levels", "labels.parquet",
+              lambda p: frame().assign(fold=1).set_index(["fold", "id"]).to_parquet(p), "--ignore-columns", "fold"),
+        table("parquet, an index that is a column, too", "labels.parquet",
+              lambda p: frame().set_index("id", drop=False).to_parquet(p), says="is an index and a column"),
+        Case("index without name, other order", numbered("csv", "csv"), None, renumbered),
+        Case("index of numbers, other order, beside none", numbered("parquet", "npy"), "row numbers in another order"),
         table("parquet of bools", "labels.parquet", lambda p: flags.to_parquet(p)),
         table("parquet of objects", "labels.parquet", lambda p: gaps.to_parquet(p)),
         table("parquet of lists", "labels.parquet", lambda p: lists.to_parquet(p)),
