@@ -143,12 +143,12 @@ def hugging_face(folder: Path) -> None:
 
 
 def applied(name: str, content: str, decisions: str, out: str, wanted: str | None, *more: str,
-            says: str | None = None, encoding: str = "utf-8") -> Case:  # fmt: skip
-    """A case of `mlt apply`: labels.csv with `content` and decisions become `wanted`, line by line."""
+            says: str | None = None, encoding: str = "utf-8", saved: str = "utf-8") -> Case:  # fmt: skip
+    """A case of `mlt apply`: labels.csv with `content` and decisions, `saved` in their own encoding, become `wanted`, line by line."""
 
     def prepare(folder: Path) -> list[str]:
         (folder / "labels.csv").write_bytes(content.encode(encoding))
-        (folder / "d.csv").write_text("example,class,given,p_wrong,decision\n" + decisions)
+        (folder / "d.csv").write_bytes(("example,class,given,p_wrong,decision\n" + decisions).encode(saved))
         return ["apply", "labels.csv", "d.csv", "--out", out, *more]
 
     def as_wanted(folder: Path) -> bool:
@@ -402,6 +402,8 @@ def cases() -> list[Case]:
                 "n.csv", "note,id,cat,dog\nx y,a,1,1\n,b,NA,1\n", "--ignore-columns", "note"),
         applied("apply keeps words, separator, encoding", "id;cat;dög\na;True;False\nb;False;NA\n", "a,dög,0,.9,flip\n",
                 "n.csv", "id;cat;dög\na;True;True\nb;False;NA\n", "--encoding", "cp1252", encoding="cp1252"),
+        applied("apply reads decisions in the encoding it is told", "id;dög\na;1\nb;0\n", "a,dög,1,.9,flip\n", "n.csv",
+                "id;dög\na;0\nb;0\n", "--encoding", "cp1252", encoding="cp1252", saved="cp1252"),
         applied("apply keeps Python's lists", "id,tags\na,\"['cat', 'dog']\"\nb,[]\n", "a,dog,1,.9,flip\n", "n.csv",
                 "id,tags\na,['cat']\nb,[]\n"),
         applied("apply keeps a|b", "id,tags\na,cat|dog\nb,dog\n", "b,cat,0,.9,flip\n", "n.csv",

@@ -169,7 +169,7 @@ def run_audit(command: AuditCommand) -> None:
         if probs is not None:
             probs = probabilities(align(probs, labels))
             labels = labels._replace(classes=labels.classes or probs.classes, ids=labels.ids or probs.ids)
-        groups = None if command.groups is None else read_groups(command.groups, labels)
+        groups = None if command.groups is None else read_groups(command.groups, labels, **command.text())
         x = None if features is None else features_like(features, labels)
         ids = labels.ids or tuple(map(str, range(len(labels.values))))
         picture = None if command.images is None else in_folder(command.images, ids)
@@ -194,7 +194,7 @@ def run_audit(command: AuditCommand) -> None:
             given = audit.labels, audit.scores, command.propose
             proposal = propose_cells(*given, per=command.per, wrong=audit.wrong)
         if command.decisions is not None:
-            audit, answer, notes = _decided(audit, command.decisions)
+            audit, answer, notes = _decided(audit, command.decisions, **command.text())
         interval = None if answer is None else answer.interval
         issues = find_label_issues(audit, threshold=command.threshold)
         summary = class_summary(audit, issues, interval)
@@ -225,9 +225,9 @@ def run_audit(command: AuditCommand) -> None:
     print(f"\n{len(issues.wrong)} labels to re-check; {page}, {', '.join(map(str, written))}")
 
 
-def _decided(audit: Audit, path: Path) -> tuple[Audit, Verified | None, list[str]]:
+def _decided(audit: Audit, path: Path, **options: Any) -> tuple[Audit, Verified | None, list[str]]:
     """The audit by the decisions in a file, what they verify, if anything, and what is to be said about it."""
-    decisions = read_decisions(path, audit.labels, audit.ids, audit.classes)
+    decisions = read_decisions(path, audit.labels, audit.ids, audit.classes, **options)
     inputs = audit.labels, audit.scores, decisions
     if reason := refusal(audit.labels, decisions):
         return audit._replace(wrong=recalibrate(*inputs)), None, [f"rates are as without decisions: {reason}"]
@@ -302,7 +302,7 @@ def run_apply(command: ApplyCommand) -> None:
     classes, ids = labels.classes or tuple(map(str, range(q))), labels.ids or tuple(map(str, range(n)))
     place = {name: k for k, name in enumerate(ids)}, {name: k for k, name in enumerate(classes)}
     values, flipped = labels.values.copy(), 0
-    ballots = merge_decisions(command.decisions).values()
+    ballots = merge_decisions(command.decisions, **command.text()).values()
     doubts: list[float] = []  # P(the label was right) of each label that is flipped unseen
     for ballot in ballots:
         where, row, votes = ballot

@@ -55,8 +55,12 @@ class Files:
 
     def read(self, path: Path, **options: Any) -> Table:
         """The table in a file."""
-        own: dict[str, Any] = dict(id_column=self.id_column, separator=self.separator, encoding=self.encoding)
-        return read_table(path, ignore=self.ignore_columns, **own, **options)
+        own: dict[str, Any] = dict(id_column=self.id_column, ignore=self.ignore_columns)
+        return read_table(path, **own, **self.text(), **options)
+
+    def text(self) -> dict[str, Any]:
+        """How files of decisions and groups are read, see `read_text`."""
+        return {"separator": self.separator, "encoding": self.encoding}
 
     def check_ignored(self, *tables: Table | None) -> None:
         """Raises where a column that is to be ignored is in no table."""

@@ -148,11 +148,11 @@ def features_like(table: Table, labels: Table) -> np.ndarray:
     return table.values
 
 
-def read_groups(source: str, labels: Table) -> tuple[str, ...]:
+def read_groups(source: str, labels: Table, **options: Any) -> tuple[str, ...]:
     """The group of each row of `labels`: from its column `source` (see `read_table`), or from the file `source`.
 
     The file is CSV or TSV with a header and two columns, an id, by which rows are matched, and a group; or only a group
-    a line, or an npy of n numbers or words, in the order of the labels.
+    a line, or an npy of n numbers or words, in the order of the labels. Options of `read_text` are for this file.
     """
     if labels.groups is not None:
         return labels.groups
@@ -161,7 +161,7 @@ def read_groups(source: str, labels: Table) -> tuple[str, ...]:
         raise ValueError(f'groups: "{source}" is neither a column of {labels.path} nor a file; pass one of them')
     if path.suffix.lower() == ".npy":
         return _as_many(path, tuple(map(str, load_npy(path).ravel().tolist())), labels)
-    header, rows = csv_rows(path)
+    header, rows = csv_rows(path, **options)
     if len(header) > 2:
         raise ValueError(f"{path}: has {len(header)} columns; pass an id and a group, or only a group")
     key = next((k for k, name in enumerate(header) if name.lower() in ID_COLUMNS), 0)

@@ -4,7 +4,7 @@ import codecs
 import csv
 from io import StringIO
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mlt_jax.outputs import unguarded
 
@@ -57,9 +57,9 @@ def read_text(path: Path, *, separator: str | None = None, encoding: str | None 
     return Text(header, rows[1:], separator, encoding)
 
 
-def csv_rows(path: Path) -> tuple[list[str], list[list[str]]]:
-    """The header and the lines below it, all of equal length."""
-    header, rows, *_ = read_text(path)
+def csv_rows(path: Path, **options: Any) -> tuple[list[str], list[list[str]]]:
+    """The header and the lines below it, all of equal length; options of `read_text`."""
+    header, rows, *_ = read_text(path, **options)
     return header, rows
 
 
