@@ -143,12 +143,12 @@ def hugging_face(folder: Path) -> None:
 
 
 def applied(name: str, content: str, decisions: str, out: str, wanted: str | None, *more: str,
-            says: str | None = None, encoding: str = "utf-8") -> Case:  # fmt: skip
-    """A case of `mlt apply`: labels.csv with `content` and decisions become `wanted`, line by line."""
+            says: str | None = None, encoding: str = "utf-8", saved: str = "utf-8") -> Case:  # fmt: skip
+    """A case of `mlt apply`: labels.csv with `content` and decisions, `saved` in their own encoding, become `wanted`, line by line."""
 
     def prepare(folder: Path) -> list[str]:
         (folder / "labels.csv").write_bytes(content.encode(encoding))
-        (folder / "d.csv").write_text("example,class,given,p_wrong,decision\n" + decisions)
+        (folder / "d.csv").write_bytes(("example,class,given,p_wrong,decision\n" + decisions).encode(saved))
         return ["apply", "labels.csv", "d.csv", "--out", out, *more]
 
     def as_wanted(folder: Path) -> bool:
@@ -225,6 +225,20 @@ def cases() -> list[Case]:
             return audit("labels.csv", *more)
 
         return prepare
+
+    def numbered(labels: str, probs: str) -> Callable[[Path], list[str]]:
+        def prepare(folder: Path) -> list[str]:
+            write_probs(folder)
+            turned = frame().drop(columns="id").iloc[::-1]
+            turned.to_csv(folder / "labels.csv") if labels == "csv" else turned.to_parquet(folder / "labels.parquet")
+            plain = frame("id", PROBS).drop(columns="id")
+            plain.to_csv(folder / "probs.csv") if probs == "csv" else np.save(folder / "probs.npy", PROBS)
+            return [word.replace("probs.csv", f"probs.{probs}") for word in audit(f"labels.{labels}")]
+
+        return prepare
+
+    def renumbered(folder: Path) -> bool:
+        return sorted((IDS[int(example)], *rest) for example, *rest in suspects(folder)) == baseline()
 
     def without_umlauts(folder: Path) -> bool:
         rows = suspects(folder, {"Döggel": "dog", "hot Döggel": "hot dog"})
@@ -333,6 +347,12 @@ def cases() -> list[Case]:
               says="--ignore-columns"),
         table("parquet", "labels.parquet", lambda p: frame().to_parquet(p)),
         table("parquet, ids as index, other order", "labels.parquet", lambda p: shuffled.set_index("id").to_parquet(p)),
+        table("parquet, index of two levels", "labels.parquet",
+              lambda p: frame().assign(fold=1).set_index(["fold", "id"]).to_parquet(p), "--ignore-columns", "fold"),
+        table("parquet, an index that is a column, too", "labels.parquet",
+              lambda p: frame().set_index("id", drop=False).to_parquet(p), says="is an index and a column"),
+        Case("index without name, other order", numbered("csv", "csv"), None, renumbered),
+        Case("index of numbers, other order, beside none", numbered("parquet", "npy"), "row numbers in another order"),
         table("parquet of bools", "labels.parquet", lambda p: flags.to_parquet(p)),
         table("parquet of objects", "labels.parquet", lambda p: gaps.to_parquet(p)),
         table("parquet of lists", "labels.parquet", lambda p: lists.to_parquet(p)),
@@ -382,6 +402,8 @@ def cases() -> list[Case]:
                 "n.csv", "note,id,cat,dog\nx y,a,1,1\n,b,NA,1\n", "--ignore-columns", "note"),
         applied("apply keeps words, separator, encoding", "id;cat;dög\na;True;False\nb;False;NA\n", "a,dög,0,.9,flip\n",
                 "n.csv", "id;cat;dög\na;True;True\nb;False;NA\n", "--encoding", "cp1252", encoding="cp1252"),
+        applied("apply reads decisions in the encoding it is told", "id;dög\na;1\nb;0\n", "a,dög,1,.9,flip\n", "n.csv",
+                "id;dög\na;0\nb;0\n", "--encoding", "cp1252", encoding="cp1252", saved="cp1252"),
         applied("apply keeps Python's lists", "id,tags\na,\"['cat', 'dog']\"\nb,[]\n", "a,dog,1,.9,flip\n", "n.csv",
                 "id,tags\na,['cat']\nb,[]\n"),
         applied("apply keeps a|b", "id,tags\na,cat|dog\nb,dog\n", "b,cat,0,.9,flip\n", "n.csv",

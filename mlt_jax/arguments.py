@@ -66,3 +66,10 @@ def shown(value: Any) -> str:
         return repr(value)[:80]
     shape = f" of shape {value.shape}" if hasattr(value, "shape") else ""
     return f"{type(value).__name__}{shape}"
+
+
+def shuffled(names: Iterable[Any]) -> bool:
+    """Whether names of rows are the row numbers 0, 1, ..., but not in this order."""
+    found = list(map(str, names))
+    counted = list(map(str, range(len(found))))
+    return found != counted and sorted(found) == sorted(counted)

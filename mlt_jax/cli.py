@@ -1,6 +1,5 @@
 """The command `mlt`: a wrong file or option gets one line and exit code 2; Ctrl-C ends with 130."""
 
-import csv
 import dataclasses
 import shlex
 import sys
@@ -8,7 +7,7 @@ from collections.abc import Callable, Collection
 from functools import reduce
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -34,196 +33,30 @@ from mlt_jax.audit.files import (
 from mlt_jax.audit.issues import find_label_issues
 from mlt_jax.audit.propose import propose_cells
 from mlt_jax.audit.verified import Verified, recalibrate, refusal, verified
+from mlt_jax.commands import (
+    CONFIG,
+    HELP,
+    ApplyCommand,
+    AuditCommand,
+    Command,
+    EstimateCommand,
+    RatersCommand,
+    ReportCommand,
+)
 from mlt_jax.estimator.assumption import MOST_TESTED, assumption_test
 from mlt_jax.estimator.correlations import estimate_all
 from mlt_jax.estimator.counts import check_inputs, count_checked
 from mlt_jax.estimator.raters import estimate_raters, rater_array
 from mlt_jax.estimator.solve import AGGREGATES, estimate_from_tables
 from mlt_jax.files.columns import Table
-from mlt_jax.files.tables import align, features_like, probabilities, read_groups, read_share, read_table
+from mlt_jax.files.tables import align, existing, features_like, probabilities, read_groups, read_share, read_table
+from mlt_jax.files.text import csv_rows
 from mlt_jax.files.write import write_labels
 from mlt_jax.labels import ABSENT, CODINGS, UNKNOWN
 from mlt_jax.outputs import check_outputs
 from mlt_jax.transition import Status, TransitionEstimate, check_assume
 
 _MOST_PRINTED = 20  # disagreements; the file has all
-
-
-@dataclasses.dataclass(frozen=True)
-class EstimateCommand:
-    """How noisy is each class? Writes T, from labels and the cells taken as clean, or from those that are not.
-
-    Files hold (n, q) matrices: npz of scipy.sparse.save_npz, or npy. Several processes read the same files and each
-    counts its share of the rows; Slurm, Kubernetes and MPI need no --coordinator, --num-processes and --process-id.
-    """
-
-    labels: tyro.conf.Positional[Path]
-    """0/1: the labels as given"""
-    out: Path
-    """npz for TransitionEstimate.load"""
-    selected: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """0/1: the cells taken as clean; or else"""
-    unselected: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """0/1: the cells that are not"""
-    aggregate: str = "joint"
-    """rule over partner classes: joint, medoid, residual, mean or first"""
-    assume: str = "general"
-    """general, missing (no label is falsely given) or partial (none is missed)"""
-    min_selected: int = 50
-    """with fewer selected positives or negatives a class is not estimated (status too_few)"""
-    coordinator: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT")] = None
-    """host:port of process 0"""
-    num_processes: Annotated[int | None, tyro.conf.arg(metavar="NUMBER")] = None
-    process_id: Annotated[int | None, tyro.conf.arg(metavar="NUMBER")] = None
-    timeout: int = 60
-    """seconds to wait for a process that does not come or answer; one that is killed is noticed at once"""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Files:
-    """How tables in files are read."""
-
-    id_column: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """column of the ids, where it has no usual name such as id, image_id or file_name"""
-    ignore_columns: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
-    """columns that are no classes; `mlt apply` keeps them"""
-    separator: Annotated[str | None, tyro.conf.arg(metavar="CHARACTER")] = None
-    """of CSV files that have it: one character, or tab; by default it is found"""
-    encoding: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """of CSV files that are not plainly UTF-8 or marked UTF-16: cp1252, ..."""
-
-    def read(self, path: Path, **options: Any) -> Table:
-        """The table in a file."""
-        own: dict[str, Any] = dict(id_column=self.id_column, separator=self.separator, encoding=self.encoding)
-        return read_table(path, ignore=self.ignore_columns, **own, **options)
-
-    def check_ignored(self, *tables: Table | None) -> None:
-        """Raises where a column that is to be ignored is in no table."""
-        sources = [table.source for table in tables if table is not None and table.source is not None]
-        for name in self.ignore_columns:
-            if not any(name in source.names for source in sources):
-                raise ValueError(f'--ignore-columns: no file has a column "{name}"; correct it, or leave it out')
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class AuditCommand(Files):
-    """Which labels are wrong? Prints the noise of every class; writes OUT, OUT's .issues.csv and its .json."""
-
-    labels: tyro.conf.Positional[Path]
-    """CSV, npy, npz or parquet: 0/1 with a column per class (an empty cell: not labelled), or id and `a;b;c`"""
-    probs: tyro.conf.Positional[Path | None] = None
-    """predicted P(label = 1) for examples the model did not train on, same forms; rows are matched by id, if any"""
-    features: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """in place of probs, or beside them: a feature vector per example; heads are cross-fitted on it"""
-    groups: Annotated[str | None, tyro.conf.arg(metavar="COLUMN_OR_FILE")] = None
-    """with features: a column of LABELS, or a file with an id and a group per line (or npy): patients, near-duplicates,
-    which folds must not tear apart"""
-    seed: int = 0
-    """of the folds"""
-    images: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
-    """folder with pictures named like the ids; the page shows them as long as they stay where they are"""
-    embed: float = 4.0
-    """MB of small pictures inside the page"""
-    out: Path = Path("report.html")
-    transition: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """transition.npz of an earlier audit or run, to be used as it is"""
-    coding: str = "01"
-    """what the labels' numbers mean: 01, pm1, voc or uncertain"""
-    threshold: float = 0.5
-    """labels more probably wrong than this are suspects"""
-    most: int = 5000
-    """suspects on the page; the CSV file has all"""
-    propose: Annotated[int | None, tyro.conf.arg(metavar="NUMBER")] = None
-    """show so many cells of each class for decision instead, drawn for rates that hold for any noise; .proposal.csv"""
-    per: str = "class"
-    """class, or all: so many cells in all, for the share of wrong labels"""
-    decisions: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """what the page of --propose saved, filled in: rates with intervals that hold for any noise, and a new ranking"""
-    export: Annotated[tuple[str, ...], tyro.conf.arg(metavar="TOOL=FILE ...")] = ()
-    """also write the suspects as label-studio=tasks.json, fiftyone=FOLDER or cleanlab=issues.csv"""
-    title: Annotated[str | None, tyro.conf.arg(metavar="TEXT")] = None
-    force: bool = False
-    """replace files that mlt did not write"""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ApplyCommand(Files):
-    """Writes the labels with those flipped whose `decision` is flip in DECISIONS.
-
-    DECISIONS is what the page saves, the issues CSV filled in by hand, or the JSON export of Label Studio or FiftyOne;
-    several files are merged. Labels on which reviewers disagree stay as they are, are printed and written to OUT's
-    .disagreements.csv.
-    """
-
-    labels: tyro.conf.Positional[Path]
-    decisions: tyro.conf.Positional[tuple[Path, ...]]
-    out: Path = Path("relabelled.csv")
-    """.csv, .npy, .npz or .parquet: that format; ids, groups, coding and lists of names stay as in LABELS"""
-    above: Annotated[float | None, tyro.conf.arg(metavar="P")] = None
-    """also flip undecided labels that are more probably wrong than this; says how many of them will have been right"""
-    coding: str = "01"
-    """what the labels' numbers mean, as in the audit; they stay so coded"""
-    groups: Annotated[str | None, tyro.conf.arg(metavar="COLUMN_OR_FILE")] = None
-    """a column of LABELS that is no class, as in the audit; it stays as it is"""
-    force: bool = False
-    """replace OUT where it is there"""
-
-
-@dataclasses.dataclass(frozen=True)
-class RatersCommand:
-    """How noisy is each rater? Writes OUT/raters.csv (T), OUT/consensus.csv and OUT/ask.csv (whom to ask next)."""
-
-    table: tyro.conf.Positional[Path]
-    """CSV with a line per judgement and the columns example, class, rater and label (0 or 1; empty: a gap)"""
-    out: Path
-    """folder"""
-    probs: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """predicted P(label = 1) for examples the model did not train on, with ids and class names: one more rater"""
-    most: int = 1000
-    """questions in ask.csv"""
-
-
-@dataclasses.dataclass(frozen=True)
-class ReportCommand:
-    """The page of a run of experiments/run.py."""
-
-    workdir: tyro.conf.Positional[Path]
-    out: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """by default report.html in the run's folder"""
-
-
-HELP = """How noisy is each label, and which labels are wrong?
-
-usage: mlt COMMAND ...
-
-  estimate  how noisy is each class, from labels and the cells taken as clean
-              mlt estimate labels.npz --unselected cells.npz --out T.npz
-  audit     which labels are wrong: a page, a list and a summary
-              mlt audit labels.csv probs.csv --images DIR --out report.html
-            a sample to decide, then rates that hold for any noise
-              mlt audit labels.csv probs.csv --propose 100 --out propose.html
-              mlt audit labels.csv probs.csv --decisions decisions.csv --out report.html
-            the suspects for Label Studio, FiftyOne or cleanlab
-              mlt audit labels.csv probs.csv --export label-studio=tasks.json
-  apply     the labels with what was decided
-              mlt apply labels.csv decisions.csv --out relabelled.csv
-            of several reviewers, and where they disagree
-              mlt apply labels.csv anna.csv ben.csv --out relabelled.csv
-  raters    how noisy is each rater, and whom to ask next
-              mlt raters judgements.csv --out DIR
-  report    the page of a run of experiments/run.py
-              mlt report RUN_DIR
-
-mlt COMMAND --help lists its options; mlt --version prints the version."""
-
-CONFIG = (tyro.conf.PositionalMetavarFromFieldName, tyro.conf.FlagCreatePairsOff)  # --force, without --no-force
-Command = (
-    Annotated[EstimateCommand, tyro.conf.subcommand("estimate")]
-    | Annotated[AuditCommand, tyro.conf.subcommand("audit")]
-    | Annotated[ApplyCommand, tyro.conf.subcommand("apply")]
-    | Annotated[RatersCommand, tyro.conf.subcommand("raters")]
-    | Annotated[ReportCommand, tyro.conf.subcommand("report")]
-)
 
 
 def main(args: list[str] | None = None) -> int:
@@ -299,7 +132,7 @@ def _estimate_share(read: Callable[[], list[Any]], rule: dict[str, Any], timeout
 
 def run_audit(command: AuditCommand) -> None:
     """Reads, audits, prints, writes."""
-    from mlt_jax.report import audit_page  # a complaint about a file need not wait for this import
+    from mlt_jax.report.audit_page import MOST_ROWS, audit_page  # a complaint about a file need not wait
     from mlt_jax.report.thumbnails import in_folder
 
     if not 0 <= command.threshold < 1:
@@ -311,13 +144,17 @@ def run_audit(command: AuditCommand) -> None:
         raise ValueError("--groups: they keep folds apart, but there are no --features; pass both, or neither")
     if command.propose is not None and command.decisions is not None:
         raise ValueError("--propose: --decisions is given as well; propose first, then pass what was decided")
-    if command.most < 0:
-        raise ValueError(f"--most: {command.most}; pass how many suspects to show")
+    if not 0 <= command.most <= MOST_ROWS:
+        raise ValueError(f"--most: {command.most}; pass how many suspects to show, {MOST_ROWS:,} at most")
+    if not command.embed >= 0:
+        raise ValueError(f"--embed: {command.embed}; pass how many MB of small pictures the page may hold, 0 for none")
     groups_file = None if command.groups is None else Path(command.groups)
     inputs = (command.labels, command.probs, command.features, command.transition, command.decisions, groups_file)
     written_to = audit_outputs(command.out)[: None if command.propose is not None else 3]
     exports = [_export(words) for words in command.export]
     check_outputs([command.out, *written_to], inputs, ours=is_ours, force=command.force)
+    if command.out.suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"--out: {command.out} gets a page; pass a name that ends with .html")
     taken = [*inputs, command.out, *written_to]
     for tool, file in exports:
         check_outputs(export_files(tool, file), taken, ours=is_ours, force=command.force, flag="--export")
@@ -332,8 +169,10 @@ def run_audit(command: AuditCommand) -> None:
         if probs is not None:
             probs = probabilities(align(probs, labels))
             labels = labels._replace(classes=labels.classes or probs.classes, ids=labels.ids or probs.ids)
-        groups = None if command.groups is None else read_groups(command.groups, labels)
+        groups = None if command.groups is None else read_groups(command.groups, labels, **command.text())
         x = None if features is None else features_like(features, labels)
+        ids = labels.ids or tuple(map(str, range(len(labels.values))))
+        picture = None if command.images is None else in_folder(command.images, ids)
         known = ~np.isnan(labels.values)
         names = labels.classes
         found = None if command.transition is None else TransitionEstimate.load(command.transition, classes=names)
@@ -355,7 +194,7 @@ def run_audit(command: AuditCommand) -> None:
             given = audit.labels, audit.scores, command.propose
             proposal = propose_cells(*given, per=command.per, wrong=audit.wrong)
         if command.decisions is not None:
-            audit, answer, notes = _decided(audit, command.decisions)
+            audit, answer, notes = _decided(audit, command.decisions, **command.text())
         interval = None if answer is None else answer.interval
         issues = find_label_issues(audit, threshold=command.threshold)
         summary = class_summary(audit, issues, interval)
@@ -370,7 +209,6 @@ def run_audit(command: AuditCommand) -> None:
         if proposal is not None:
             written.append(write_proposal(written_to[-1], audit, proposal))
             notes.append(f"{len(proposal.example)} cells to decide, in random order; stop where you like")
-        picture = in_folder(command.images, audit.ids) if exports and command.images else None
         for tool, file in exports:
             written += export_audit(tool, file, audit, issues, images=command.images, picture=picture)
         bar.update()
@@ -378,7 +216,7 @@ def run_audit(command: AuditCommand) -> None:
         title = command.title or f"Label audit of {command.labels.name}"
         shown: dict[str, Any] = dict(threshold=command.threshold, most=command.most, title=title)
         page = audit_page(
-            audit, command.out, images=command.images, interval=interval, proposal=proposal, doubts=doubts,
+            audit, command.out, images=picture, interval=interval, proposal=proposal, doubts=doubts,
             embed=command.embed, command=_next_command(command, labels), **shown,
         )  # fmt: skip
         bar.update()
@@ -387,9 +225,9 @@ def run_audit(command: AuditCommand) -> None:
     print(f"\n{len(issues.wrong)} labels to re-check; {page}, {', '.join(map(str, written))}")
 
 
-def _decided(audit: Audit, path: Path) -> tuple[Audit, Verified | None, list[str]]:
+def _decided(audit: Audit, path: Path, **options: Any) -> tuple[Audit, Verified | None, list[str]]:
     """The audit by the decisions in a file, what they verify, if anything, and what is to be said about it."""
-    decisions = read_decisions(path, audit.labels, audit.ids, audit.classes)
+    decisions = read_decisions(path, audit.labels, audit.ids, audit.classes, **options)
     inputs = audit.labels, audit.scores, decisions
     if reason := refusal(audit.labels, decisions):
         return audit._replace(wrong=recalibrate(*inputs)), None, [f"rates are as without decisions: {reason}"]
@@ -464,7 +302,7 @@ def run_apply(command: ApplyCommand) -> None:
     classes, ids = labels.classes or tuple(map(str, range(q))), labels.ids or tuple(map(str, range(n)))
     place = {name: k for k, name in enumerate(ids)}, {name: k for k, name in enumerate(classes)}
     values, flipped = labels.values.copy(), 0
-    ballots = merge_decisions(command.decisions).values()
+    ballots = merge_decisions(command.decisions, **command.text()).values()
     doubts: list[float] = []  # P(the label was right) of each label that is flipped unseen
     for ballot in ballots:
         where, row, votes = ballot
@@ -499,11 +337,8 @@ def run_apply(command: ApplyCommand) -> None:
 def run_raters(command: RatersCommand) -> None:
     """Reads, estimates, prints the agreement, writes."""
     source = command.table
-    if not source.is_file():
-        raise ValueError(f"{source}: there is no such file")
-    with source.open(newline="", encoding="utf-8-sig") as file:
-        rows = list(csv.DictReader(file))
-    columns = {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
+    header, rows = csv_rows(existing(source))
+    columns: dict[str, list[Any]] = dict(zip(header, map(list, zip(*rows, strict=True)), strict=True))
     probs = None if command.probs is None else probabilities(read_table(command.probs))
     if probs and not (probs.ids and probs.classes):
         raise ValueError(f"{command.probs}: no ids or no class names; add them, judgements are matched by name")

@@ -10,7 +10,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float32, Shaped, UInt8
 
-from mlt_jax.arguments import check_integer, shown
+from mlt_jax.arguments import check_integer, shown, shuffled
 
 
 class Labels(NamedTuple):
@@ -305,9 +305,20 @@ def _reordered(frame: Any, name: str, classes: Names) -> Any:
 
 
 def in_rows(frame: Any, rows: tuple[Any, ...] | None, name: str) -> Any:
-    """A DataFrame with its rows in the order `rows` of the labels; untouched where one of them has no names."""
+    """A DataFrame with its rows in the order `rows` of the labels; untouched where one of them has no names.
+
+    Raises:
+      ValueError: other rows, or the same row numbers in another order beside an index that just counts: are its rows
+        meant to be where they stand, or where they are counted?
+    """
     index = _row_names(frame, name)
-    if index is None or rows is None or index == rows:
+    if index == rows:
+        return frame
+    if index is None or rows is None:
+        if shuffled(index or rows or ()):
+            who, other = (name, "labels") if rows is None else ("labels", name)
+            how = f"the index of {who} has the row numbers in another order, {other} just count"
+            raise ValueError(f"{name}: {how}; pass the same index for both, or both .reset_index(drop=True)")
         return frame
     place = {key: k for k, key in enumerate(index)}
     if odd := [key for key in rows if key not in place]:

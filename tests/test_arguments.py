@@ -3,7 +3,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mlt_jax.arguments import check_choice, check_integer, check_key, check_number, check_seed, check_switch, shown
+from mlt_jax.arguments import (
+    check_choice,
+    check_integer,
+    check_key,
+    check_number,
+    check_seed,
+    check_switch,
+    shown,
+    shuffled,
+)
 
 
 def test_right_arguments_of_any_numeric_type_pass():
@@ -49,3 +58,9 @@ def test_wrong_arguments_are_named(check, error, message):
 def test_errors_show_short_values_only():
     assert shown("x" * 1000) == repr("x" * 1000)[:80]
     assert shown(np.zeros((3, 2))) == "ndarray of shape (3, 2)"
+
+
+def test_row_numbers_in_another_order_are_known_as_such():
+    assert shuffled((2, 0, 1))
+    assert shuffled(["1", "0"])
+    assert not any(map(shuffled, ((), (0, 1, 2), ("0", "1"), (1, 2, 0, 4), ("b", "a"), (0, 0, 1))))

@@ -1,8 +1,6 @@
 import csv
 import json
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
@@ -165,6 +163,15 @@ def broken(files, name):
     elif name == "images":
         more = ["--images", str(files)]
         said = 'no image is named like an id such as "img0000"'
+    elif name == "embed":
+        more = ["--embed", "-1"]
+        said = "--embed: -1.0"
+    elif name == "most":
+        more = ["--most", "200001"]
+        said = "--most: 200001; pass how many suspects to show, 200,000 at most"
+    elif name == "no page":
+        more = ["--out", str(files / "r.csv")]
+        said = "r.csv gets a page; pass a name that ends with .html"
     elif name == "threshold":
         more = ["--threshold", "2"]
         said = "--threshold: 2.0"
@@ -175,7 +182,7 @@ def broken(files, name):
 
 
 WRONG = ("missing column", "extra column", "lengths", "range", "ids", "twice", "words", "codes", "no header", "ragged",
-         "binary", "no file", "images", "threshold", "coding")  # fmt: skip
+         "binary", "no file", "images", "embed", "most", "no page", "threshold", "coding")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -183,6 +190,7 @@ def test_a_wrong_file_gets_one_clear_line_and_exit_code_2(files, capsys, name):
     more, said = broken(files, name)
     assert audit(files, *more) == 2
     assert said in complaint(capsys)
+    assert not list(files.glob("r.*"))
 
 
 def test_predictions_may_be_features(files, data, capsys):
@@ -440,20 +448,13 @@ def test_raters_are_compared_from_a_long_table(judgements, data, capsys):
         ("example,class,rater\na,b,c\n", 'judged.csv: column "label" is missing'),
         ("example,class,rater,label\na,b,c,2\n", "judged.csv: row 0 has label 2"),
         ("example,class,rater,label\na,b,c,maybe\n", "judged.csv: row 0 has label maybe; pass 0 or 1"),
-        ("", 'judged.csv: column "example" is missing'),
+        ("", "judged.csv: has 0 lines"),
     ],
 )
 def test_a_wrong_table_of_judgements_gets_one_line(tmp_path, capsys, text, said):
     (tmp_path / "judged.csv").write_text(text)
     assert main(["raters", str(tmp_path / "judged.csv"), "--out", str(tmp_path / "out")]) == 2
     assert said in complaint(capsys)
-
-
-def test_the_command_exists_and_explains_itself():
-    done = subprocess.run([sys.executable, "-m", "mlt_jax.cli", "--help"], capture_output=True, text=True, check=True)
-    assert all(f"mlt {word} " in done.stdout for word in ("estimate", "audit", "apply", "raters", "report"))
-    wrong = subprocess.run([sys.executable, "-m", "mlt_jax.cli", "audit"], capture_output=True, text=True)
-    assert wrong.returncode == 2
 
 
 @pytest.fixture

@@ -344,6 +344,12 @@ def test_frames_are_matched_by_their_index():
     unnamed = turned.reset_index(drop=True)  # cannot be matched, and so counts by position
     np.testing.assert_array_equal(as_matrix(unnamed, labels, name="scores"), turned.to_numpy(np.float32))
     np.testing.assert_array_equal(as_labels(labels).rows, labels.rows)
+    counted, numbered = scores.reset_index(drop=True), scores.set_index([order])
+    other = as_labels(pd.DataFrame([[1, 0], [0, 1], [1, 1]], columns=["x", "y"]))
+    np.testing.assert_array_equal(as_matrix(counted, other, name="scores"), scores.to_numpy(np.float32))
+    for frame, like in ((numbered, other), (counted, other._replace(rows=tuple(order)))):
+        with pytest.raises(ValueError, match=r"row numbers in another order, .* just count; pass the same index"):
+            as_matrix(frame, like, name="scores")
     with pytest.raises(ValueError, match="row 'c' of the labels is missing"):
         as_matrix(turned.rename(index={"c": "d"}), labels, name="scores")
     with pytest.raises(ValueError, match="row 'a' occurs 2 times"):

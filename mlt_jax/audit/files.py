@@ -60,16 +60,18 @@ class Ballot(NamedTuple):
         return len(set(self.votes.values())) > 1
 
 
-def read_decisions(path: str | Path, labels: Labels, ids: tuple[str, ...], classes: tuple[str, ...]) -> Decisions:
+def read_decisions(
+    path: str | Path, labels: Labels, ids: tuple[str, ...], classes: tuple[str, ...], **options: Any
+) -> Decisions:
     """The decisions in a CSV file, as the page saves them: columns example, class, given, decision and probability.
 
     A decision is flip, keep or empty (undecided). Without a probability, decisions serve the ranking alone. What
     several reviewers say alike counts once; what they disagree about is refused. JSON is what Label Studio or FiftyOne
-    exported, see `audit.exports`; labels of cells that nobody had labelled are left out.
+    exported, see `audit.exports`; labels of cells that nobody had labelled are left out. Options are of `read_text`.
     """
     place = {name: k for k, name in enumerate(ids)}, {name: k for k, name in enumerate(classes)}
     rows = []
-    merged = merge_decisions([path]).values()
+    merged = merge_decisions([path], **options).values()
     for ballot in merged:
         cell = find_cell(ballot.where, ballot.row, place)
         if np.isnan(ballot.row["given"]) and labels.observed is not None and not labels.observed[cell]:
@@ -87,7 +89,7 @@ def read_decisions(path: str | Path, labels: Labels, ids: tuple[str, ...], class
     return Decisions(*map(np.array, zip(*rows, strict=True)))
 
 
-def decision_rows(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def decision_rows(path: str | Path, **options: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     """Where each row of a CSV file of decisions stands, and the row: `example`, `class` and `decision` are text,
     `given`, `p_wrong` and `probability` numbers, NaN where the file has none. JSON: see `audit.exports`.
     """
@@ -95,7 +97,7 @@ def decision_rows(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
     if path.suffix.lower() == ".json":
         yield from decisions_in(path)
         return
-    header, lines = csv_rows(path)
+    header, lines = csv_rows(path, **options)
     for missing in {"example", "class", "given", "decision"} - set(header):
         raise ValueError(f'{path}: column "{missing}" is missing; pass the issues CSV or saved decisions')
     for number, line in enumerate(lines, 2):
@@ -111,8 +113,8 @@ def decision_rows(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"{path}: line {number}", row
 
 
-def merge_decisions(paths: Iterable[str | Path]) -> dict[tuple[str, str], Ballot]:
-    """What all files say about each label, by example and class, in their order.
+def merge_decisions(paths: Iterable[str | Path], **options: Any) -> dict[tuple[str, str], Ballot]:
+    """What all files say about each label, by example and class, in their order; options of `read_text`.
 
     A reviewer is known by the column `reviewer`, or else by the file. Who contradicts himself counts as two.
 
@@ -121,7 +123,7 @@ def merge_decisions(paths: Iterable[str | Path]) -> dict[tuple[str, str], Ballot
     """
     merged: dict[tuple[str, str], Ballot] = {}
     for path in paths:
-        for where, row in decision_rows(path):
+        for where, row in decision_rows(path, **options):
             label, flip = (row["example"], row["class"]), row["decision"] in FLIP
             ballot = merged.setdefault(label, Ballot(where, row, {}))
             if not row["decision"]:

@@ -14,7 +14,8 @@ from mlt_jax.outputs import is_number
 
 ID_COLUMNS = (
     "id", "ids", "image", "images", "name", "names", "file", "filename", "path", "example", "image_id", "image_name",
-    "image_path", "file_name", "file_path", "filepath", "example_id", "sample_id", "uid", "uuid", "guid",
+    "image_path", "file_name", "file_path", "filepath", "example_id", "sample_id", "uid", "uuid", "guid", "index",
+    "", "unnamed: 0",  # so pandas writes an index that has no name
 )  # fmt: skip
 LIST_COLUMNS = ("labels", "label", "tags", "tag", "classes", "class", "categories", "category", "keywords")
 WORDS = {"true": 1.0, "false": 0.0} | dict.fromkeys(("", "na", "n/a", "<na>", "nan", "null", "none"), np.nan)
@@ -243,4 +244,5 @@ def _is_class(cells: Any) -> bool:
     """Whether a column that is called like one of ids holds labels or probabilities: 0 and 1 again and again, or .7."""
     texts = {_text(cell) for cell in cells}
     repeats = len(texts) < len(cells) and _is_flags(cells)
-    return repeats or (all(is_number(text or "0") for text in texts) and any("." in text for text in texts))
+    numbers = [float(text or 0) for text in texts if is_number(text or "0")]
+    return repeats or (len(numbers) == len(texts) and not all(map(float.is_integer, numbers)))

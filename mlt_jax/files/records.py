@@ -36,9 +36,14 @@ def read_parquet(paths: list[Path], reading: Reading, path: Path) -> Table:
         frame[name] = [cell and cell.get("path") for cell in frame[name]]
         if frame[name].isna().any() or frame[name].duplicated().any():
             frame = frame.drop(columns=name)
-    index = frame.index.tolist() != list(range(len(frame)))
-    key = str(frame.index.name or "index") if index and len(paths) == 1 else None
-    whole = frame.reset_index(names=key) if key else frame.reset_index(drop=True)
+    levels = len(frame.index.names)
+    index = levels > 1 or frame.index.tolist() != list(range(len(frame)))
+    key = str(frame.index.name or "index") if index and levels == 1 and len(paths) == 1 else None
+    called = [key] if key else [str(name or k) for k, name in enumerate(frame.index.names)]
+    for twice in set(called) & set(map(str, frame.columns)) if index and len(paths) == 1 else ():
+        raise ValueError(f'{path}: "{twice}" is an index and a column; rename one')
+    # Levels of an index become columns like others.
+    whole = frame.reset_index(names=called) if index and len(paths) == 1 else frame.reset_index(drop=True)
     names = tuple(map(str, whole.columns))
     cells = [_cells(whole.iloc[:, k]) for k in range(len(names))]
     for name, words in _class_names(schema).items():

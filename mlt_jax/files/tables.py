@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from mlt_jax.arguments import shuffled
 from mlt_jax.files.arrays import load_npy, load_npz
 from mlt_jax.files.columns import ID_COLUMNS, Reading, Source, Table, as_table
 from mlt_jax.files.records import parquet_parts, read_json, read_parquet
@@ -96,6 +97,7 @@ def align(table: Table, like: Table) -> Table:
             raise ValueError(
                 f'{table.path}: {len(extra)} ids are not in {like.path}, the first is "{extra[0]}"; {_NAMED}'
             )
+    _check_order(table, like)
     if len(values) != len(like.values):
         raise ValueError(
             f"{table.path}: {len(values)} rows, {like.path} has {len(like.values)}; pass the same examples"
@@ -115,6 +117,14 @@ def rows_like(table: Table, like: Table) -> list[int]:
     return [place[name] for name in like.ids or ()]
 
 
+def _check_order(table: Table, like: Table) -> None:
+    """Raises where the ids of one are row numbers in another order and the other has none."""
+    for one, other in ((table, like), (like, table)):
+        if one.ids and not other.ids and shuffled(one.ids):
+            how = f"ids are the row numbers in another order, {other.path} has no ids"
+            raise ValueError(f"{one.path}: {how}; pass both with ids, or both without")
+
+
 def probabilities(table: Table) -> Table:
     """The table, once it is known to hold probabilities."""
     bad = np.argwhere(~((table.values >= 0) & (table.values <= 1)))
@@ -132,16 +142,17 @@ def features_like(table: Table, labels: Table) -> np.ndarray:
     """The features in the order of the labels' ids, where both have them."""
     if table.ids and labels.ids:
         return table.values[rows_like(table, labels)]
+    _check_order(table, labels)
     if len(table.values) != len(labels.values):
         raise ValueError(f"{table.path}: {len(table.values)} rows, {labels.path} has {len(labels.values)}")
     return table.values
 
 
-def read_groups(source: str, labels: Table) -> tuple[str, ...]:
+def read_groups(source: str, labels: Table, **options: Any) -> tuple[str, ...]:
     """The group of each row of `labels`: from its column `source` (see `read_table`), or from the file `source`.
 
     The file is CSV or TSV with a header and two columns, an id, by which rows are matched, and a group; or only a group
-    a line, or an npy of n numbers or words, in the order of the labels.
+    a line, or an npy of n numbers or words, in the order of the labels. Options of `read_text` are for this file.
     """
     if labels.groups is not None:
         return labels.groups
@@ -150,7 +161,7 @@ def read_groups(source: str, labels: Table) -> tuple[str, ...]:
         raise ValueError(f'groups: "{source}" is neither a column of {labels.path} nor a file; pass one of them')
     if path.suffix.lower() == ".npy":
         return _as_many(path, tuple(map(str, load_npy(path).ravel().tolist())), labels)
-    header, rows = csv_rows(path)
+    header, rows = csv_rows(path, **options)
     if len(header) > 2:
         raise ValueError(f"{path}: has {len(header)} columns; pass an id and a group, or only a group")
     key = next((k for k, name in enumerate(header) if name.lower() in ID_COLUMNS), 0)

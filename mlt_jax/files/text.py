@@ -4,7 +4,7 @@ import codecs
 import csv
 from io import StringIO
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mlt_jax.outputs import unguarded
 
@@ -13,6 +13,7 @@ _MARKS = {
     codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32", codecs.BOM_UTF8: "utf-8-sig",
     codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16",
 }  # fmt: skip
+_ZEROS = "is no CSV in UTF-8, it has bytes 0; pass --encoding utf-16-le where it is UTF-16"
 _SEPARATORS, _LOOKED_AT = ",;\t|", 100
 
 
@@ -56,9 +57,9 @@ def read_text(path: Path, *, separator: str | None = None, encoding: str | None 
     return Text(header, rows[1:], separator, encoding)
 
 
-def csv_rows(path: Path) -> tuple[list[str], list[list[str]]]:
-    """The header and the lines below it, all of equal length."""
-    header, rows, *_ = read_text(path)
+def csv_rows(path: Path, **options: Any) -> tuple[list[str], list[list[str]]]:
+    """The header and the lines below it, all of equal length; options of `read_text`."""
+    header, rows, *_ = read_text(path, **options)
     return header, rows
 
 
@@ -77,11 +78,13 @@ def _decoded(path: Path, encoding: str | None) -> tuple[str, str]:
     except UnicodeDecodeError as error:
         if encoding is not None:
             raise ValueError(f"{path}: is not written in {used} ({error}); pass another --encoding") from None
+        if b"\0" in raw:
+            raise ValueError(f"{path}: {_ZEROS}") from None
         place = f"byte 0x{raw[error.start]:02x} in line {raw[: error.start].count(10) + 1}"
         advice = "pass --encoding cp1252 where Excel on Windows wrote it, or save it as UTF-8"
         raise ValueError(f"{path}: is no CSV in UTF-8 ({place}); {advice}") from None
     if "\0" in text and encoding is None:
-        raise ValueError(f"{path}: is no CSV in UTF-8, it has bytes 0; pass --encoding utf-16-le where it is UTF-16")
+        raise ValueError(f"{path}: {_ZEROS}")
     if "\ufeff" in text.lstrip("\ufeff") or "\0" in text:
         raise ValueError(f"{path}: is no CSV in UTF-8 or {used}, but something else; pass a text file")
     return text, used

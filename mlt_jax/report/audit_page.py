@@ -16,7 +16,7 @@ from mlt_jax.report.page import page, tiles, write
 from mlt_jax.report.thumbnails import Pictures, in_folder, pictures
 from mlt_jax.transition import Status
 
-MOST_ISSUES, _MOST_ROWS = 5000, 200_000  # browsers end a list at some 33 million pixels
+MOST_ISSUES, MOST_ROWS = 5000, 200_000  # browsers end a list at some 33 million pixels
 _MOST_LABELS = 100  # given labels that are named beside a suspect
 
 
@@ -53,9 +53,9 @@ def audit_page(
     """
     every = find_label_issues(audit, threshold=threshold)
     issues = Issues(*(x[:most] for x in every)) if proposal is None else Issues(*proposal[:4])
-    if len(issues.wrong) > _MOST_ROWS:
+    if len(issues.wrong) > MOST_ROWS:
         raise ValueError(
-            f"most: {len(issues.wrong):,} labels to list; pass {_MOST_ROWS:,} at most, the CSV file has all"
+            f"most: {len(issues.wrong):,} labels to list; pass {MOST_ROWS:,} at most, the CSV file has all"
         )
     n, q = audit.wrong.shape
     suspects = np.bincount(every.column, minlength=q)

@@ -72,3 +72,13 @@ def test_rates_are_not_read_from_decisions_that_disagree(tmp_path):
     (tmp_path / "d.csv").write_text(text.format("keep"))
     with pytest.raises(ValueError, match="line 2: reviewers disagree, on 1 labels in all; settle them on the page"):
         read_decisions(tmp_path / "d.csv", labels, ("a", "b"), ("cat", "dog"))
+
+
+def test_decisions_that_a_spreadsheet_saved_are_read_with_its_encoding(tmp_path):
+    path = tmp_path / "d.csv"
+    path.write_bytes("example;class;given;decision\na;Kätzchen;0;flip\n".encode("cp1252"))
+    labels = as_labels(np.array([[0], [1]]))
+    with pytest.raises(ValueError, match="pass --encoding cp1252"):
+        read_decisions(path, labels, ("a", "b"), ("Kätzchen",))
+    found = read_decisions(path, labels, ("a", "b"), ("Kätzchen",), encoding="cp1252")
+    assert (found.example.tolist(), found.label.tolist()) == ([0], [1])

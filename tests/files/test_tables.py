@@ -8,6 +8,7 @@ import scipy.sparse as sp
 from mlt_jax.files.columns import ID_COLUMNS, Table
 from mlt_jax.files.tables import (
     align,
+    features_like,
     read_groups,
     read_share,
     read_table,
@@ -56,6 +57,32 @@ def test_the_index_of_a_parquet_file_is_its_ids(tmp_path):
     assert (found.ids, found.classes, found.key) == (IDS[::-1], NAMES, "scan")
     frame.to_parquet(tmp_path / "t.parquet")
     np.testing.assert_array_equal(align(found, read_table(tmp_path / "t.parquet")).values, VALUES)
+
+
+def test_row_numbers_in_another_order_are_not_taken_for_positions(tmp_path):
+    frame = pd.DataFrame(VALUES, columns=list(NAMES))
+    frame.to_parquet(tmp_path / "t.parquet")
+    frame.iloc[::-1].to_parquet(tmp_path / "turned.parquet")
+    plain, turned = (read_table(tmp_path / f"{name}.parquet") for name in ("t", "turned"))
+    for one, other in ((plain, turned), (turned, plain)):
+        for match in (align, features_like):
+            with pytest.raises(ValueError, match=r"turned\.parquet: ids are the row numbers in another order"):
+                match(one, other)
+
+
+def test_an_index_without_a_name_in_csv_is_the_ids(tmp_path):
+    frame = pd.DataFrame(VALUES, columns=list(NAMES))
+    for name in ("", "Unnamed: 0"):
+        frame.iloc[::-1].to_csv(tmp_path / "turned.csv", index_label=name)
+        frame.to_csv(tmp_path / "t.csv", index_label=name)
+        found, like = read_table(tmp_path / "turned.csv"), read_table(tmp_path / "t.csv")
+        assert (found.ids, found.classes, found.key) == (("1", "0"), NAMES, name)
+        np.testing.assert_array_equal(align(found, like).values, VALUES)
+
+
+def test_ids_that_are_whole_numbers_with_a_point_are_ids_and_fractions_a_class(tmp_path):
+    assert read_table(text(tmp_path, "id,cat\n7.0,1\n8.0,0\n")).ids == ("7.0", "8.0")
+    assert read_table(text(tmp_path, "id,cat\n.7,1\n.8,0\n")).classes == ("id", "cat")
 
 
 def test_arrays_without_names_have_none(tmp_path):

@@ -18,6 +18,7 @@ def test_the_separator_is_the_one_that_cuts_all_lines_alike(tmp_path, mark, name
 @pytest.mark.parametrize(("content", "message"), [
     ("id,c\na,1\n\u00fc,0\n".encode("cp1252"), r"byte 0xfc in line 3\); pass --encoding cp1252"),
     ("id,c\na,1\n".encode("utf-16-le"), "pass --encoding utf-16-le"),
+    ("id,c\n\u00fc,1\n".encode("utf-16-le"), "pass --encoding utf-16-le"),
     (b"id,c,d\na,1\n", 'line 2 has 2 cells, the header 3; cells are separated by ","'),
 ])  # fmt: skip
 def test_what_cannot_be_read_says_what_to_pass(tmp_path, content, message):

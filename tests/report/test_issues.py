@@ -297,6 +297,7 @@ def test_a_click_shows_the_original_beside_the_page_or_else_the_thumbnail(show, 
     assert states(page, 1, 2) == ["", "flip"]
     assert page.inner_text("#about").startswith(page.inner_text(f"{row(2)} .who"))
     press(page, "Escape")
+    page.evaluate(SETTLED)  # the dialog says a little later that it is closed
     assert page.evaluate(FOCUS) == "2"
     assert "Pictures: 60 of " in page.inner_text("#issues")
     assert complaints == []
