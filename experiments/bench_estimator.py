@@ -65,7 +65,7 @@ class Config:
         (490_449, 670_091),
     )  # n and q of the rows with a power law
     dense: tuple[tuple[int, int, float], ...] = ((73_872, 80, 0.035), (20_000, 2000, 0.1), (100_000, 2500, 0.0024))
-    features: tuple[int, ...] = ()  # q of the rows with features; about half a second of 2 free cores for each class
+    features: tuple[int, ...] = ()  # q of the rows with features, each class about 0.7 CPU seconds
     features_of: tuple[int, int] = (100_000, 512)  # their n and d
     tables_up_to: int = 10_000  # largest q of `large` that is done with tables as well
     numpy_up_to: int = 2000  # largest q of `dense` that is done with NumPy as well
