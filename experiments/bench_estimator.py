@@ -3,6 +3,7 @@
     python experiments/bench_estimator.py --out DIR                   # simulated labels
     python experiments/bench_estimator.py --out DIR --data ../shared/data              # and the real sets there
     python experiments/bench_estimator.py --out DIR --rows 'power law*' --figure docs/growth.svg
+    python experiments/bench_estimator.py --out DIR --rows 'features*' --features 10000    # over an hour
 
 Every row is measured in a process of its own, so its peak memory is its own. `DIR/bench.json` is written after every
 row: a stopped run goes on where it was, and `--rows` measures the rows it names (again). At the end the tables are
@@ -33,7 +34,7 @@ import scipy.sparse as sp
 import tyro
 from tqdm import tqdm
 
-from mlt_jax import Status, count, estimate_all, estimate_from_tables, select_clean
+from mlt_jax import Status, count, estimate, estimate_all, estimate_from_tables, select_clean
 from mlt_jax.paper.noise import corrupt, transition
 
 Row = dict[str, Any]
@@ -64,6 +65,8 @@ class Config:
         (490_449, 670_091),
     )  # n and q of the rows with a power law
     dense: tuple[tuple[int, int, float], ...] = ((73_872, 80, 0.035), (20_000, 2000, 0.1), (100_000, 2500, 0.0024))
+    features: tuple[int, ...] = ()  # q of the rows with features, each class about 0.7 CPU seconds
+    features_of: tuple[int, int] = (100_000, 512)  # their n and d
     tables_up_to: int = 10_000  # largest q of `large` that is done with tables as well
     numpy_up_to: int = 2000  # largest q of `dense` that is done with NumPy as well
     peers_up_to: int = 2500  # largest q of `large` that is done with NumPy as well
@@ -347,6 +350,24 @@ def dense(config: Config, n: int, q: int, density: float) -> Row:
     return row | {"as_sparse": sparse, "to_sparse": ours / sparse, "peak_gb": peak_gb()}
 
 
+def with_features(rng: np.random.Generator, n: int, d: int, q: int) -> Row:
+    """Sparse labels and features to T by `estimate(labels, features=)`, once, compilation included.
+
+    A fifth of the positives are missing; features are a random sum over an example's labels, with noise.
+    """
+    clean, cells = power_law(rng, n, q)
+    labels = sp.csr_array(clean - clean.multiply(cells))
+    labels.eliminate_zeros()
+    features = (clean.astype(np.float32) @ rng.standard_normal((q, d), np.float32)).astype(np.float32)
+    features += rng.standard_normal((n, d), np.float32)
+    before, start = peak_gb(), time.process_time()
+    seconds, _, found = best(lambda: estimate(labels, features=features), 1)
+    row: Row = {"what": "features", "n": n, "d": d, "q": q, "features_to_T": seconds}
+    row |= {"cpu_seconds": time.process_time() - start, "inputs_gb": before, "peak_gb": peak_gb()}
+    known = np.isin(found.status, (Status.POSTERIOR, Status.COUNTED, Status.SHARED))
+    return row | {"identified": float(known.mean())}
+
+
 def from_losses(config: Config) -> Row:
     """COCO's size, from simulated losses to T, beside other implementations."""
     n, q = config.coco
@@ -437,6 +458,8 @@ def jobs(config: Config, speed: float) -> dict[str, Callable[[], Row]]:
         found[name] = lambda real=real: real(lists=False)  # type: ignore[misc]
     for n, q in config.large:
         found[f"{LARGE} n={n} q={q}"] = lambda n=n, q=q: listed(*power_law(rng, n, q), config, LARGE)  # type: ignore[misc]
+    for q in config.features:
+        found[f"features n={config.features_of[0]} q={q}"] = lambda q=q: with_features(rng, *config.features_of, q)  # type: ignore[misc]
     sweep = [(n, min(config.sizes)) for n in config.examples[:-1]] + [(config.examples[-1], q) for q in config.sizes]
     for n, q in sweep:
         found[f"n={n} q={q}"] = lambda n=n, q=q: solving(  # type: ignore[misc]

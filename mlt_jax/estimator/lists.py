@@ -43,8 +43,9 @@ from mlt_jax.transition import Status, TransitionEstimate, as_transition
 _BITS = 21
 MOST_POSITIVES = 2**_BITS - 1
 _ONE = np.array([1, 1 << _BITS, 1 << 2 * _BITS], np.int64)
+_COMPARED = np.float32  # as tables do; counts are exact in it
 _PAY = 0.25  # pairs that lists add up in the time that tables take for one of q x q
-_PAIRS_AT_ONCE = 2**17  # whose lists fit the cache
+_PAIRS_AT_ONCE = 2**18  # whose lists fit the cache
 _ERROR_BYTES = 160  # and `list_errors` for each class of a block and each label, and each example
 _BYTES_PER_PAIR = 160  # what a block holds at most for each pair of labels in an example
 
@@ -106,13 +107,11 @@ class Cells(NamedTuple):
 def list_cells(labels: SparseLabels, mask: SparseMask) -> Cells:
     """What `count_lists` and `list_clouds` work on."""
     y = labels.by_example
-    stored = sp.csr_array((2 * mask.cells.data, *_pattern(mask.cells)), shape=y.shape)
-    kind = (y + stored).tocsc()  # 1: positive, 2: stored, 3: both
-    code = _ONE[np.array([0, 0, 2, 1])][kind.data]
-    by_class = sp.csr_array((code, kind.indices, kind.indptr), shape=kind.shape[::-1])
-    by_example = sp.csr_array((np.ones(y.nnz, np.int64), y.indices, y.indptr), shape=y.shape)
-    once = sp.csr_array((np.ones(kind.nnz, np.int8), *_pattern(by_class)), shape=by_class.shape)
-    work = np.concatenate([np.zeros(1, np.int64), np.cumsum(once @ np.diff(y.indptr).astype(np.int64))])
+    kind = labels.by_class.T + 2 * mask.cells.tocsc().T  # (q, n), 1: positive, 2: stored, 3: both
+    by_class = sp.csr_array((_ONE[np.array([0, 0, 2, 1])][kind.data], *_pattern(kind)), shape=kind.shape)
+    by_example = sp.csr_array((np.ones(y.nnz, np.int64), *_pattern(y)), shape=y.shape)
+    once = sp.csr_array((np.ones(kind.nnz, np.int8), *_pattern(kind)), shape=kind.shape)
+    work = np.append(0, np.cumsum(once @ np.diff(y.indptr).astype(np.int64)))
     return Cells(by_class, by_example, work, mask.selected)
 
 
@@ -294,7 +293,8 @@ class _Common(NamedTuple):
     partner: Float[np.ndarray, "q"]  # m
     weight: Float[np.ndarray, "q"]  # w, 0 for a label that is always or never 1
     weighted: Float[np.ndarray, "q"]  # w m
-    spread: Float[np.ndarray, "q"]  # 1 / sqrt(w)
+    ones: Float[np.ndarray, "q"]  # m, in the precision of comparisons
+    unit: Float[np.ndarray, "q"]  # sqrt(w), in the precision of comparisons
     reach: Float[np.ndarray, "q"]  # m sqrt(w), sorted
     total: int
     place: list[int]  # see `group_places`
@@ -311,8 +311,9 @@ def _common(source: Cells | Lists, assume: str) -> _Common:
     m = partner.astype(float)
     varied = m * (total - m)
     weight = np.where(varied > 0, float(total) ** 2 / np.maximum(varied, 1), 0)
-    spread = np.where(varied > 0, np.sqrt(varied) / total, np.inf)
-    return _Common(m, weight, weight * m, spread, np.sort(m / spread), total, group_places(selected, assume), assume)
+    ones, unit = m.astype(_COMPARED), np.sqrt(weight).astype(_COMPARED)
+    place = group_places(selected, assume)
+    return _Common(m, weight, weight * m, ones, unit, np.sort(ones * unit), total, place, assume)
 
 
 def group_places(selected: bool, assume: str) -> list[int]:
@@ -333,7 +334,8 @@ def _clouds(common: _Common, first: int, counts: Any, sizes: Int64[np.ndarray, "
     lists = _split(counts, common.assume)
 
     def per_class(values: np.ndarray, where: _List, factor: np.ndarray) -> np.ndarray:
-        return sp.csr_array((values, where.indices, where.ends), shape=counts.shape) @ factor
+        where.pattern.data = values  # a new matrix would take longer than the product
+        return where.pattern @ factor
 
     m, w = common.partner[classes], common.weight[classes]
     constant = ((common.weighted * common.partner).sum() - w * m**2) / n**2
@@ -392,8 +394,7 @@ class _List(NamedTuple):
     """One of the three lists of some classes: csr, rows in the order of the classes."""
 
     counts: Float[np.ndarray, "k"]
-    indices: Shaped[np.ndarray, "k"]
-    ends: Shaped[np.ndarray, "rows+1"]
+    pattern: Any  # csr_array (rows, q), whose data are any
     at: Any  # where its pairs are among those of all lists
     beside: list[np.ndarray]  # counts of the same pairs in the lists up to this one
 
@@ -401,9 +402,9 @@ class _List(NamedTuple):
 def _split(counts: Any, assume: str) -> list[_List]:
     """The three lists; most pairs are in one of them only."""
     first = (counts.data & MOST_POSITIVES).astype(float)
-    lists = [_List(first, counts.indices, counts.indptr, slice(None), [first])]
+    lists = [_List(first, sp.csr_array((first, *_pattern(counts)), shape=counts.shape), slice(None), [first])]
     for g in (1, 2):
-        at = np.flatnonzero(counts.data & MOST_POSITIVES << g * _BITS)
+        at = np.flatnonzero(counts.data & MOST_POSITIVES << g * _BITS != 0)  # booleans are searched faster
         if assume == "missing" and g == 1:
             first[at] += counts.data[at] >> _BITS & MOST_POSITIVES
         if (assume, g) in (("missing", 1), ("partial", 2)):
@@ -412,7 +413,7 @@ def _split(counts: Any, assume: str) -> list[_List]:
         ends = np.searchsorted(at, counts.indptr).astype(counts.indptr.dtype)
         x, y = (each.astype(float) for each in (packed >> g * _BITS & MOST_POSITIVES, packed >> _BITS & MOST_POSITIVES))
         beside = [first[at], *([x] if g == 1 else [np.zeros_like(x) if assume == "missing" else y, x])]
-        lists.append(_List(x, counts.indices[at], ends, at, beside))
+        lists.append(_List(x, sp.csr_array((x, counts.indices[at], ends), shape=counts.shape), at, beside))
     return lists
 
 
@@ -429,31 +430,30 @@ def _differing(
     The difference is in units of S-'s share of one example: `ratio` is how many of them one of S+ has.
     """
     number = np.diff(counts.indptr)
-    ratio = np.maximum(size[:, 1], 1) / np.maximum(size[:, 0], 1)
+    selected = np.maximum(size[:, :2], 1)
+    ratio = (selected[:, 1] / selected[:, 0]).astype(_COMPARED)
     gain = size[:, 0] * size[:, 1] / np.maximum(size[:, 0] + size[:, 1], 1)
-    least = np.sqrt(line.CHI2_95 / np.maximum(gain, 1e-30)) * np.maximum(
-        size[:, 1], 1
-    )  # where nothing was counted: none
-    rest = order[1] == 3  # S- has the labels that no list has, too
-    m = common.partner[counts.indices]
-    if rest:
-        gap = lists[0].counts - m
-        for x in lists[1:]:
-            gap[x.at] += x.counts
-    else:
-        gap = np.zeros(len(m))
-        gap[lists[order[1]].at] -= lists[order[1]].counts
-    chosen = lists[order[0]]
-    gap[chosen.at] += chosen.counts * np.repeat(ratio, np.diff(chosen.ends))
-    limit = common.spread[counts.indices]
-    limit *= np.repeat(least, number)
+    least = np.sqrt(line.CHI2_95 / np.maximum(gain, 1e-30)) * selected[:, 1]  # where nothing was counted: none
+    least = least.astype(_COMPARED)
+    chosen, other, rest = lists[order[0]], order[1], order[1] == 3  # in the rest are labels that no list has, too
+    m, unit = common.ones[counts.indices], common.unit[counts.indices]
+    gap = -m if rest else np.zeros_like(m)
+    for g, x in enumerate(lists):
+        if rest or g == other:
+            gap[x.at] += x.counts if rest else -x.counts
+    more = chosen.counts.astype(_COMPARED)
+    more *= np.repeat(ratio, np.diff(chosen.pattern.indptr))
+    gap[chosen.at] += more
+    gap *= unit
+    limit = np.repeat(least, number)
 
     def per_class(true: np.ndarray) -> np.ndarray:
         return np.diff(np.searchsorted(np.flatnonzero(true), counts.indptr))
 
-    own = size[:, 0] * ratio > least * common.spread[classes]
+    own = size[:, 0].astype(_COMPARED) * ratio * common.unit[classes] > least
     found = per_class(np.abs(gap, out=gap) > limit) - own
     if rest:
+        m *= unit
         found += len(common.reach) - np.searchsorted(common.reach, least, side="right") - per_class(m > limit)
     return found.astype(float)
 

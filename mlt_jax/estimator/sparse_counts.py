@@ -144,9 +144,7 @@ def _ones(dense: Shaped[np.ndarray, "n q"], value: bool) -> Any:
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         columns, lengths = zip(*pool.map(piece, range(0, n, rows)), strict=True)
     ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.concatenate(lengths))])
-    ones = np.ones(ends[-1], np.int8)
-    wide = np.int64 if max(ends[-1], q) >= 2**31 else np.int32
-    return sp.csr_array((ones, np.concatenate(columns, dtype=wide), ends.astype(wide)), shape=(n, q))
+    return _csr_of_ones(np.concatenate(columns), ends, (n, q))
 
 
 def count_blocks(labels: SparseLabels, mask: SparseMask, *, max_memory: int) -> Iterator[tuple[np.ndarray, Tables]]:
@@ -245,7 +243,14 @@ def _cells(matrix: Any, name: str, allowed: str) -> Any:
     if not cells.data.all():
         cells = cells.copy()
         cells.eliminate_zeros()
-    return sp.csr_array((np.ones(cells.nnz, np.int8), cells.indices, cells.indptr), shape=cells.shape)
+    return _csr_of_ones(cells.indices, cells.indptr, cells.shape)
+
+
+def _csr_of_ones(indices: np.ndarray, indptr: np.ndarray, shape: tuple[int, int]) -> Any:
+    """csr_array of int8 ones, with 32-bit places where these are enough: products take two thirds of the time."""
+    narrow = np.int32 if max(len(indices), *shape) < 2**31 else np.int64
+    places = (each.astype(narrow, copy=False) for each in (indices, indptr))
+    return sp.csr_array((np.ones(len(indices), np.int8), *places), shape=shape)
 
 
 def _aligned(shape: tuple[int, int]) -> Int32[np.ndarray, "rows q"]:

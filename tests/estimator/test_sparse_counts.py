@@ -30,6 +30,18 @@ def test_sparse_counts_are_the_dense_ones(form, given):
     jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
+def test_places_of_64_bits_become_32():
+    labels, selected = simulated()
+    wide = [sp.csr_array(x) for x in (labels, selected)]
+    for matrix in wide:
+        matrix.indices, matrix.indptr = matrix.indices.astype(np.int64), matrix.indptr.astype(np.int64)
+    checked = as_sparse_labels(wide[0])
+    for matrix in (checked.by_example, checked.by_class, as_sparse_mask(wide[1], None, checked).cells):
+        assert matrix.indices.dtype == matrix.indptr.dtype == np.int32
+    assert wide[0].indices.dtype == np.int64  # the caller's stays as it is
+    jax.tree.map(np.testing.assert_array_equal, count(*wide), count(labels, selected))
+
+
 def test_long_lists_are_added_up_in_pieces(monkeypatch):
     labels, selected = simulated()
     expected = count(labels, selected)

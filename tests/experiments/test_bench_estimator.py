@@ -2,6 +2,7 @@ import importlib.util
 import json
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import scipy.sparse as sp
 from paths import ROOT
 from simulate import unbiased
 
-from mlt_jax import estimate_all, select_clean
+from mlt_jax import Status, estimate_all, select_clean
 
 SCRIPT = ROOT / "experiments" / "bench_estimator.py"
 
@@ -88,6 +89,23 @@ def test_a_row_is_measured_in_a_process_of_its_own(bench, tiny):
 def test_rows_that_do_not_exist_are_named(bench, tiny):
     with pytest.raises(SystemExit, match="--rows: none is called cubic; there are machine, from losses"):
         bench.main(replace(tiny, rows=("cubic",)))
+
+
+def test_features_and_sparse_labels_go_to_one_call(bench, tiny, in_process, monkeypatch):
+    given = []
+
+    def fake(labels, *, features):
+        given.append((labels, features))
+        return SimpleNamespace(status=np.array([Status.POSTERIOR, Status.TOO_FEW]))
+
+    monkeypatch.setattr(bench, "estimate", fake)
+    rows = bench.main(replace(tiny, rows=("features*",), features=(80,), features_of=(300, 7)))
+    row = rows["features n=300 q=80"]
+    assert (row["n"], row["d"], row["q"], row["identified"]) == (300, 7, 80, 0.5)
+    assert row["features_to_T"] >= 0
+    labels, features = given[-1]
+    assert (sp.issparse(labels), labels.shape, features.shape) == (True, (300, 80), (300, 7))
+    assert set(labels.data) == {1}
 
 
 def test_the_table_has_what_is_wanted_beside_what_was_measured(bench):
