@@ -1,6 +1,5 @@
 """The command `mlt`: a wrong file or option gets one line and exit code 2; Ctrl-C ends with 130."""
 
-import csv
 import dataclasses
 import shlex
 import sys
@@ -19,11 +18,13 @@ from mlt_jax import processes
 from mlt_jax.audit.audit import Audit, audit_labels
 from mlt_jax.audit.exports import export_audit, export_files
 from mlt_jax.audit.files import (
+    RATER_COLUMNS,
     audit_outputs,
     class_summary,
     class_table,
     find_cell,
     is_ours,
+    is_transition,
     merge_decisions,
     read_decisions,
     write_audit,
@@ -41,6 +42,7 @@ from mlt_jax.estimator.raters import estimate_raters, rater_array
 from mlt_jax.estimator.solve import AGGREGATES, estimate_from_tables
 from mlt_jax.files.columns import Table
 from mlt_jax.files.tables import align, features_like, probabilities, read_groups, read_share, read_table
+from mlt_jax.files.text import read_text
 from mlt_jax.files.write import write_labels
 from mlt_jax.labels import ABSENT, CODINGS, UNKNOWN
 from mlt_jax.outputs import check_outputs
@@ -77,6 +79,8 @@ class EstimateCommand:
     process_id: Annotated[int | None, tyro.conf.arg(metavar="NUMBER")] = None
     timeout: int = 60
     """seconds to wait for a process that does not come or answer; one that is killed is noticed at once"""
+    force: bool = False
+    """replace files that mlt did not write"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -181,6 +185,12 @@ class RatersCommand:
     """predicted P(label = 1) for examples the model did not train on, with ids and class names: one more rater"""
     most: int = 1000
     """questions in ask.csv"""
+    separator: Annotated[str | None, tyro.conf.arg(metavar="CHARACTER")] = None
+    """of CSV files that have it: one character, or tab; by default it is found"""
+    encoding: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """of CSV files that are not plainly UTF-8 or marked UTF-16: cp1252, ..."""
+    force: bool = False
+    """replace files that mlt did not write"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,6 +200,8 @@ class ReportCommand:
     workdir: tyro.conf.Positional[Path]
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """by default report.html in the run's folder"""
+    force: bool = False
+    """replace files that mlt did not write"""
 
 
 HELP = """How noisy is each label, and which labels are wrong?
@@ -255,6 +267,8 @@ def run_estimate(command: EstimateCommand) -> None:
     """Counts this process's rows, puts the counts of all processes together, solves; process 0 writes."""
     _check_choice("aggregate", command.aggregate, AGGREGATES)
     check_assume(command.assume)
+    inputs = (command.labels, command.selected, command.unselected)
+    check_outputs([command.out], inputs, ours=is_transition, force=command.force)
     # Joined before any other call of JAX, which would start it for this process alone.
     where = command.coordinator, command.num_processes, command.process_id
     processes.join(*where, timeout=command.timeout, program="mlt")
@@ -262,10 +276,10 @@ def run_estimate(command: EstimateCommand) -> None:
     options = {name: getattr(command, name) for name in ("aggregate", "assume", "min_selected")}
     patience = float(command.timeout)
     processes.same(files | options, timeout=patience)
-    paths, part = (command.labels, command.selected, command.unselected), (jax.process_index(), jax.process_count())
+    part = jax.process_index(), jax.process_count()
 
     found = _estimate_share(
-        lambda: [None if path is None else read_share(path, *part) for path in paths], options, patience
+        lambda: [None if path is None else read_share(path, *part) for path in inputs], options, patience
     )
     if processes.is_main():
         command.out.parent.mkdir(parents=True, exist_ok=True)
@@ -501,10 +515,12 @@ def run_raters(command: RatersCommand) -> None:
     source = command.table
     if not source.is_file():
         raise ValueError(f"{source}: there is no such file")
-    with source.open(newline="", encoding="utf-8-sig") as file:
-        rows = list(csv.DictReader(file))
-    columns = {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
-    probs = None if command.probs is None else probabilities(read_table(command.probs))
+    outputs = [command.out / name for name in RATER_COLUMNS]
+    check_outputs(outputs, [source, command.probs], ours=is_ours, force=command.force)
+    own: dict[str, Any] = dict(separator=command.separator, encoding=command.encoding)
+    header, rows, *_ = read_text(source, **own)
+    columns = {name: list(cells) for name, cells in zip(header, zip(*rows, strict=True), strict=True)}
+    probs = None if command.probs is None else probabilities(read_table(command.probs, **own))
     if probs and not (probs.ids and probs.classes):
         raise ValueError(f"{command.probs}: no ids or no class names; add them, judgements are matched by name")
     try:
@@ -523,7 +539,9 @@ def run_report(command: ReportCommand) -> None:
     """Writes the page."""
     from mlt_jax.report import run_page
 
-    print(run_page(command.workdir, command.out))
+    out = command.out or command.workdir / "report.html"
+    check_outputs([out], [], ours=is_ours, force=command.force)
+    print(run_page(command.workdir, out))
 
 
 def script() -> None:
