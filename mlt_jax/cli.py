@@ -18,11 +18,13 @@ from mlt_jax import processes
 from mlt_jax.audit.audit import Audit, audit_labels
 from mlt_jax.audit.exports import export_audit, export_files
 from mlt_jax.audit.files import (
+    RATER_COLUMNS,
     audit_outputs,
     class_summary,
     class_table,
     find_cell,
     is_ours,
+    is_transition,
     merge_decisions,
     read_decisions,
     write_audit,
@@ -88,6 +90,8 @@ def run_estimate(command: EstimateCommand) -> None:
     """Counts this process's rows, puts the counts of all processes together, solves; process 0 writes."""
     _check_choice("aggregate", command.aggregate, AGGREGATES)
     check_assume(command.assume)
+    inputs = (command.labels, command.selected, command.unselected)
+    check_outputs([command.out], inputs, ours=is_transition, force=command.force)
     # Joined before any other call of JAX, which would start it for this process alone.
     where = command.coordinator, command.num_processes, command.process_id
     processes.join(*where, timeout=command.timeout, program="mlt")
@@ -95,10 +99,10 @@ def run_estimate(command: EstimateCommand) -> None:
     options = {name: getattr(command, name) for name in ("aggregate", "assume", "min_selected")}
     patience = float(command.timeout)
     processes.same(files | options, timeout=patience)
-    paths, part = (command.labels, command.selected, command.unselected), (jax.process_index(), jax.process_count())
+    part = jax.process_index(), jax.process_count()
 
     found = _estimate_share(
-        lambda: [None if path is None else read_share(path, *part) for path in paths], options, patience
+        lambda: [None if path is None else read_share(path, *part) for path in inputs], options, patience
     )
     if processes.is_main():
         command.out.parent.mkdir(parents=True, exist_ok=True)
@@ -337,9 +341,12 @@ def run_apply(command: ApplyCommand) -> None:
 def run_raters(command: RatersCommand) -> None:
     """Reads, estimates, prints the agreement, writes."""
     source = command.table
-    header, rows = csv_rows(existing(source))
+    existing(source)
+    outputs = [command.out / name for name in RATER_COLUMNS]
+    check_outputs(outputs, [source, command.probs], ours=is_ours, force=command.force)
+    header, rows = csv_rows(source, **command.text())
     columns: dict[str, list[Any]] = dict(zip(header, map(list, zip(*rows, strict=True)), strict=True))
-    probs = None if command.probs is None else probabilities(read_table(command.probs))
+    probs = None if command.probs is None else probabilities(read_table(command.probs, **command.text()))
     if probs and not (probs.ids and probs.classes):
         raise ValueError(f"{command.probs}: no ids or no class names; add them, judgements are matched by name")
     try:
@@ -358,7 +365,9 @@ def run_report(command: ReportCommand) -> None:
     """Writes the page."""
     from mlt_jax.report import run_page
 
-    print(run_page(command.workdir, command.out))
+    out = command.out or command.workdir / "report.html"
+    check_outputs([out], [], ours=is_ours, force=command.force)
+    print(run_page(command.workdir, out))
 
 
 def script() -> None:

@@ -38,29 +38,37 @@ class EstimateCommand:
     process_id: Annotated[int | None, tyro.conf.arg(metavar="NUMBER")] = None
     timeout: int = 60
     """seconds to wait for a process that does not come or answer; one that is killed is noticed at once"""
+    force: bool = False
+    """replace files that mlt did not write"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Files:
+class TextFiles:
+    """How text in files is read."""
+
+    separator: Annotated[str | None, tyro.conf.arg(metavar="CHARACTER")] = None
+    """of CSV files that have it: one character, or tab; by default it is found"""
+    encoding: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """of CSV files that are not plainly UTF-8 or marked UTF-16: cp1252, ..."""
+
+    def text(self) -> dict[str, Any]:
+        """The same as options of `read_text`."""
+        return {"separator": self.separator, "encoding": self.encoding}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Files(TextFiles):
     """How tables in files are read."""
 
     id_column: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """column of the ids, where it has no usual name such as id, image_id or file_name"""
     ignore_columns: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
     """columns that are no classes; `mlt apply` keeps them"""
-    separator: Annotated[str | None, tyro.conf.arg(metavar="CHARACTER")] = None
-    """of CSV files that have it: one character, or tab; by default it is found"""
-    encoding: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """of CSV files that are not plainly UTF-8 or marked UTF-16: cp1252, ..."""
 
     def read(self, path: Path, **options: Any) -> Table:
         """The table in a file."""
         own: dict[str, Any] = dict(id_column=self.id_column, ignore=self.ignore_columns)
         return read_table(path, **own, **self.text(), **options)
-
-    def text(self) -> dict[str, Any]:
-        """How files of decisions and groups are read, see `read_text`."""
-        return {"separator": self.separator, "encoding": self.encoding}
 
     def check_ignored(self, *tables: Table | None) -> None:
         """Raises where a column that is to be ignored is in no table."""
@@ -137,8 +145,8 @@ class ApplyCommand(Files):
     """replace OUT where it is there"""
 
 
-@dataclasses.dataclass(frozen=True)
-class RatersCommand:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RatersCommand(TextFiles):
     """How noisy is each rater? Writes OUT/raters.csv (T), OUT/consensus.csv and OUT/ask.csv (whom to ask next)."""
 
     table: tyro.conf.Positional[Path]
@@ -149,6 +157,8 @@ class RatersCommand:
     """predicted P(label = 1) for examples the model did not train on, with ids and class names: one more rater"""
     most: int = 1000
     """questions in ask.csv"""
+    force: bool = False
+    """replace files that mlt did not write"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,6 +168,8 @@ class ReportCommand:
     workdir: tyro.conf.Positional[Path]
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """by default report.html in the run's folder"""
+    force: bool = False
+    """replace files that mlt did not write"""
 
 
 HELP = """How noisy is each label, and which labels are wrong?

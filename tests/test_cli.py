@@ -440,6 +440,7 @@ def test_raters_are_compared_from_a_long_table(judgements, data, capsys):
     place = {name: i for i, name in enumerate(data[2])}
     asked = {(place[e], CLASSES.index(c), int(r[-1])) for e, c, r in ask[["example", "class", "rater"]].to_numpy()}
     assert not asked & cells
+    assert main(arguments) == 0  # its own files are replaced
 
 
 @pytest.mark.parametrize(
@@ -448,11 +449,13 @@ def test_raters_are_compared_from_a_long_table(judgements, data, capsys):
         ("example,class,rater\na,b,c\n", 'judged.csv: column "label" is missing'),
         ("example,class,rater,label\na,b,c,2\n", "judged.csv: row 0 has label 2"),
         ("example,class,rater,label\na,b,c,maybe\n", "judged.csv: row 0 has label maybe; pass 0 or 1"),
-        ("", "judged.csv: has 0 lines"),
+        ("", "judged.csv: has 0 lines; pass a header"),
+        ("example,class,rater,label\na,b,c,1\nb,b,c\n", "judged.csv: line 3 has 3 cells, the header 4"),
+        ("example,class,rater,label\na,caf\xe9,c,1\n", "judged.csv: is no CSV in UTF-8 (byte 0xe9 in line 2)"),
     ],
 )
 def test_a_wrong_table_of_judgements_gets_one_line(tmp_path, capsys, text, said):
-    (tmp_path / "judged.csv").write_text(text)
+    (tmp_path / "judged.csv").write_text(text, encoding="latin-1")
     assert main(["raters", str(tmp_path / "judged.csv"), "--out", str(tmp_path / "out")]) == 2
     assert said in complaint(capsys)
 
@@ -471,6 +474,7 @@ def matrices(tmp_path):
     np.save(tmp_path / "pickled.npy", np.array([{"evil": 1}], dtype=object))
     np.savez(tmp_path / "dense.npz", labels=labels)
     (tmp_path / "broken.npz").write_bytes(b"no zip at all")
+    (tmp_path / "zipped.npy").write_bytes((tmp_path / "dense.npz").read_bytes())
     return tmp_path, labels, selected
 
 
@@ -494,6 +498,7 @@ def test_estimate_writes_the_T_of_the_function(matrices, names, capsys):
         ("broken.npz", ["--selected", "selected.npy"], "broken.npz: is neither npz of scipy.sparse.save_npz nor npy"),
         ("dense.npz", ["--selected", "selected.npy"], "dense.npz: is neither npz of scipy.sparse.save_npz nor npy"),
         ("pickled.npy", ["--selected", "selected.npy"], "pickled.npy: is neither npz of scipy.sparse.save_npz nor npy"),
+        ("zipped.npy", ["--selected", "selected.npy"], "zipped.npy: is neither npz of scipy.sparse.save_npz nor npy"),
         ("flat.npy", ["--selected", "selected.npy"], "flat.npy: has shape (2000,)"),
         ("twos.npy", ["--selected", "selected.npy"], "is 2; pass 0 or 1"),
         ("labels.npy", ["--selected", "narrow.npy"], "selected: shape (2000, 5), labels have (2000, 6)"),
@@ -509,6 +514,28 @@ def test_an_estimate_of_wrong_files_is_refused_in_one_line(matrices, capsys, mon
     assert main(["estimate", labels, "--out", "T.npz", *words]) == 2
     assert said in complaint(capsys)
     assert not (matrices[0] / "T.npz").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["estimate", "labels.npy", "--selected", "selected.npy", "--out", "labels.npy"],
+        ["estimate", "labels.npy", "--selected", "selected.npy", "--out", "stranger.npz"],
+        ["raters", "raters.csv", "--out", "."],
+        ["raters", "stranger.npz", "--out", "."],
+        ["report", ".", "--out", "raters.csv"],
+    ],
+)
+def test_no_command_replaces_an_input_or_a_stranger_s_file(matrices, capsys, monkeypatch, words):
+    folder, *_ = matrices
+    (folder / "raters.csv").write_text("example,class,rater,label\na,cat,anna,1\na,cat,ben,1\n")
+    for name in ("stranger.npz", "metrics.jsonl"):
+        (folder / name).write_text("theirs")
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    monkeypatch.chdir(folder)
+    assert main(words) == 2
+    assert complaint(capsys).startswith("mlt: --out: ")
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 
 def test_proposed_cells_are_decided_and_give_rates_that_cover_the_truth(files, data, capsys):

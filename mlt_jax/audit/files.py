@@ -25,6 +25,11 @@ from mlt_jax.transition import Status, TransitionEstimate
 FLIP, KEEP = ("flip", "wrong"), ("", "keep", "right")
 ISSUE_COLUMNS = ("example", "class", "given", "suggested", "p_wrong", "decision")
 PROPOSAL_COLUMNS = (*ISSUE_COLUMNS, "probability")
+RATER_COLUMNS = {
+    "raters.csv": ("rater", "class", "rho_neg", "neg_low", "neg_high", "rho_pos", "pos_low", "pos_high", "status"),
+    "consensus.csv": ("example", "class", "consensus", "p_right"),
+    "ask.csv": ("example", "class", "rater", "gain_bits"),
+}
 # What the rates and the interval of a class suppose, for people who label.
 _CLASS_ONLY = (
     "mistakes that depend on the class only; if ambiguous examples have more of them, there are more than this"
@@ -243,49 +248,48 @@ def audit_outputs(out: Path) -> tuple[Path, Path, Path, Path]:
 
 
 def is_ours(path: Path) -> bool:
-    """Whether a file looks like one that an audit wrote."""
+    """Whether a file looks like one that `mlt` wrote."""
+    if path.suffix == ".npz":
+        return is_transition(path)
     try:
-        if path.suffix == ".npz":
-            TransitionEstimate.load(path)
-            return True
         if is_export(path):
             return True
         text = path.read_text(encoding="utf-8", errors="replace")
     except (OSError, ValueError):
         return False
     if path.suffix == ".csv":
-        return text.startswith(",".join(ISSUE_COLUMNS))
+        return text.startswith(tuple(map(",".join, (ISSUE_COLUMNS, *RATER_COLUMNS.values()))))
     if path.suffix == ".json":
         return text.startswith('{\n  "examples":') and '"suspects":' in text
     return text.startswith("<!doctype html>") and "Made by mlt_jax" in text
+
+
+def is_transition(path: Path) -> bool:
+    """Whether a file holds a T that `TransitionEstimate.save` wrote."""
+    try:
+        TransitionEstimate.load(path)
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def write_raters(out: Path, table: RaterTable, found: Raters, most: int) -> list[Path]:
     """The files written: T per rater and class with 95 % intervals, the consensus, and whom to ask next."""
     out.mkdir(parents=True, exist_ok=True)
     ends, asked = found.interval(), ask_next(found, most=most)
-    files: dict[str, tuple[list[str], Any]] = {
+    rows: dict[str, Any] = {
         "raters.csv": (
-            ["rater", "class", "rho_neg", "neg_low", "neg_high", "rho_pos", "pos_low", "pos_high", "status"],
-            (
-                [rater, name, *(f"{x:.4f}" for k in (0, 1) for x in (found.T[r, j, k, 1 - k], *ends[r, j, k])),
-                 RaterStatus(int(found.status[r, j])).name.lower()]
-                for r, rater in enumerate(table.raters) for j, name in enumerate(table.classes)
-            ),
+            [rater, name, *(f"{x:.4f}" for k in (0, 1) for x in (found.T[r, j, k, 1 - k], *ends[r, j, k])),
+             RaterStatus(int(found.status[r, j])).name.lower()]
+            for r, rater in enumerate(table.raters) for j, name in enumerate(table.classes)
         ),
         "consensus.csv": (
-            ["example", "class", "consensus", "p_right"],
-            (
-                [example, name, found.consensus[i, j], f"{found.right[i, j]:.4f}"]
-                for i, example in enumerate(table.examples) for j, name in enumerate(table.classes)
-            ),
+            [example, name, found.consensus[i, j], f"{found.right[i, j]:.4f}"]
+            for i, example in enumerate(table.examples) for j, name in enumerate(table.classes)
         ),
         "ask.csv": (
-            ["example", "class", "rater", "gain_bits"],
-            (
-                [table.examples[i], table.classes[j], table.raters[r], f"{gain:.4f}"]
-                for i, j, r, gain in zip(*asked, strict=True)
-            ),
+            [table.examples[i], table.classes[j], table.raters[r], f"{gain:.4f}"]
+            for i, j, r, gain in zip(*asked, strict=True)
         ),
     }  # fmt: skip
-    return [write_csv(out / name, [header, *rows]) for name, (header, rows) in files.items()]
+    return [write_csv(out / name, [header, *rows[name]]) for name, header in RATER_COLUMNS.items()]

@@ -190,7 +190,7 @@ def read_share(path: str | Path, part: int, parts: int) -> Any:
             with path.open("rb") as file:
                 whole = sp.load_npz(file).tocsr()
         else:
-            whole = np.load(path, mmap_mode="r", allow_pickle=False)
+            whole = np.lib.format.open_memmap(path, mode="r")
     except Exception as error:  # zipfile, zlib, numpy and scipy each have their own
         raise ValueError(f"{path}: is neither npz of scipy.sparse.save_npz nor npy of numpy.save ({error})") from None
     if whole.ndim != 2:
