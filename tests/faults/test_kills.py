@@ -18,6 +18,9 @@ from mlt_jax.models.base import IMAGENET
 
 RUN = ROOT / "experiments" / "run.py"
 KILLS = int(os.environ.get("MLT_JAX_KILLS", "2"))
+MODES = ["features", "features, 2 processes", "frozen", "tail", "finetune"]
+if "MLT_JAX_KILLS" in os.environ:  # at length
+    MODES += ["frozen, 2 processes", "tail, 2 processes", "finetune, 2 processes"]
 
 
 @pytest.fixture(scope="module")
@@ -44,20 +47,20 @@ def command(words, pictures, tmp_path):
     weights = pretrained.save(tmp_path / "weights", "small", net.params, net.stats, IMAGENET)
 
     def make(mode, folder):
-        if mode.startswith("features"):
-            plain, count = words(folder, "--epochs=30"), 2 if "2 processes" in mode else 1
+        mode, _, several = mode.partition(", ")
+        if mode == "features":
+            plain = words(folder, "--epochs=30")
         else:
             plain = [RUN, "--dataset=folder", f"--data-dir={pictures}", "--model=small", "--image-size=32"]
             plain += ["--epochs=2", "--batch-size=16", "--save-every=0", "--seeds", "0", "--methods", "Standard"]
             plain += [f"--workdir={folder}", f"--backbone={mode}", f"--cache={folder}-cache"]
             plain += [] if mode == "finetune" else [f"--pretrained={weights}"]
-            count = 1
-        if count == 1:
+        if not several:
             return [plain]
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{probe.getsockname()[1]}"
-        return [[*plain, f"--coordinator={address}", "--num-processes=2", f"--process-id={k}"] for k in range(count)]
+        return [[*plain, f"--coordinator={address}", "--num-processes=2", f"--process-id={k}"] for k in range(2)]
 
     return make
 
@@ -71,7 +74,7 @@ def left_behind(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["features", "features, 2 processes", "frozen", "tail", "finetune"])
+@pytest.mark.parametrize("mode", MODES)
 def test_a_run_killed_at_random_moments_ends_with_the_same_bytes(command, start, tmp_path, mode, record_property):
     def run(folder):
         return [start(words) for words in command(mode, tmp_path / folder)]
