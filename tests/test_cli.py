@@ -329,7 +329,7 @@ def test_decisions_of_several_reviewers_are_merged_and_disagreements_left(tmp_pa
     assert main(apply) == 0
     assert (tmp_path / "new.csv").read_text().split() == ["id,cat,dog", "a,1,0", "b,1,0"]
     out = capsys.readouterr().out
-    assert out.startswith("3 labels flipped; ")
+    assert out.startswith("3 labels flipped (1 unseen, of which 0.0 are expected to be right labels); ")
     assert "1 left as they are, reviewers disagree; " in out
     assert "  b, cat: ann: keep, ben: remove label\n" in out
     apart = tmp_path / "new.disagreements.csv"
