@@ -6,6 +6,7 @@ option that changes the program, so CI has few of these and `make fuzz` the whol
 """
 
 import inspect
+import math
 import re
 import traceback
 import warnings
@@ -70,7 +71,7 @@ def budget(calls: int, *, share: float = 1.0) -> settings:
     """Settings for one of so many functions that divide a share of all inputs among them."""
     total = AT_LENGTH if at_length() else IN_CI
     return settings(
-        settings.get_profile("fuzz" if at_length() else "fuzz-ci"), max_examples=round(share * total / calls)
+        settings.get_profile("fuzz" if at_length() else "fuzz-ci"), max_examples=math.ceil(share * total / calls)
     )
 
 
