@@ -5,6 +5,9 @@
 DIR holds the files that `real_sets.py` lists. The decisions are the better labels of a set, where known; rates and
 shares are those of the better labels. `propose_cells` draws the cells, `verified` reads them: `--budget` a class for
 the rates, `--overall` in all for the share of wrong labels. "of blind" is against the error of rho_pos without any.
+
+Then the ranking: average precision of P(wrong) on what is still undecided, before and after so many decisions on the
+most suspicious cells alone (one draw per task), and after `--budget` a class on cells that were drawn.
 """
 
 import json
@@ -16,8 +19,10 @@ from typing import Any
 import numpy as np
 import tyro
 from real_sets import Task, real_sets
+from scipy.special import expit
+from sklearn.metrics import average_precision_score
 
-from mlt_jax import estimate_from_scores, propose_cells, verified
+from mlt_jax import Decisions, audit_labels, estimate_from_scores, propose_cells, recalibrate, verified
 
 # Too few cells with better labels: for most findings 188 X-rays have them, and the rates are those of other X-rays.
 SKIPPED = "xray_nih"
@@ -70,6 +75,33 @@ def measure(tasks: list[Task], options: Options) -> dict[str, Any]:
     return result | {f"share_{name}": float(v) for name, v in zip(names, np.mean(shares, axis=0), strict=True)}
 
 
+SUSPECTS = (5, 20, 100, 300)
+
+
+def rank(tasks: list[Task], options: Options) -> dict[str, list[float]]:
+    """Average precision before and after, by what was decided; means over the tasks of a set."""
+    found: dict[str, list[list[float]]] = {}
+    for task in tasks[: options.draws]:
+        known = task.observed & (task.better >= 0)
+        wrong = audit_labels(task.given, probs=expit(np.clip(task.scores, -13, 13)), observed=task.observed).wrong
+        order = np.argsort(-np.where(known, wrong, -1), axis=None)
+        chosen = {f"{m} suspects": np.unravel_index(order[:m], known.shape) for m in SUSPECTS}
+        drawn = propose_cells(task.given, task.scores, options.budget, observed=known, seed=options.first)
+        for name, (rows, columns) in (chosen | {"drawn": (drawn.example, drawn.column)}).items():
+            if name == "drawn":
+                decided = drawn.decide(task.better)
+                after = verified(task.given, task.scores, decided, wrong=wrong, observed=known).wrong
+            else:
+                decided = Decisions(rows, columns, task.better[rows, columns].astype(int), np.full(len(rows), np.nan))
+                after = recalibrate(task.given, wrong, decided, observed=task.observed)
+            rest = known.copy()
+            rest[rows, columns] = False
+            mistaken = (task.given != task.better)[rest]
+            pair = [float(average_precision_score(mistaken, p[rest])) for p in (wrong, after)]
+            found.setdefault(name, []).append(pair)
+    return {name: np.mean(pairs, axis=0).tolist() for name, pairs in found.items()}
+
+
 def main(options: Options) -> None:
     """Prints a line per set."""
     print(f"{options.budget} decisions a class; {options.overall} in all for the share; {options.draws} draws a set")
@@ -87,6 +119,10 @@ def main(options: Options) -> None:
         ratio = row["error"][1] / row["blind"]
         took = time.monotonic() - begin
         print(f"{name:13}{error:>15}{ratio:10.2f}{covered:>15}{width:>15}          {share}  ({took:.0f} s)", flush=True)
+    print("average precision of the undecided, before -> after")
+    for name, row in results.items():
+        row["ranking"] = ranking = rank(real_sets(options.data)[name], options)
+        print(f"{name:13}" + "   ".join(f"{what}: {a:.3f} -> {b:.3f}" for what, (a, b) in ranking.items()), flush=True)
     if options.out:
         options.out.write_text(json.dumps(results, indent=2) + "\n")
 

@@ -232,10 +232,10 @@ def run_audit(command: AuditCommand) -> None:
 def _decided(audit: Audit, path: Path, **options: Any) -> tuple[Audit, Verified | None, list[str]]:
     """The audit by the decisions in a file, what they verify, if anything, and what is to be said about it."""
     decisions = read_decisions(path, audit.labels, audit.ids, audit.classes, **options)
-    inputs = audit.labels, audit.scores, decisions
     if reason := refusal(audit.labels, decisions):
-        return audit._replace(wrong=recalibrate(*inputs)), None, [f"rates are as without decisions: {reason}"]
-    answer = verified(*inputs)
+        wrong = recalibrate(audit.labels, audit.wrong, decisions)
+        return audit._replace(wrong=wrong), None, [f"rates are as without decisions: {reason}"]
+    answer = verified(audit.labels, audit.scores, decisions, wrong=audit.wrong)
     low, high = 100 * answer.share_interval
     several = int((decisions.label >= 0).sum())
     note = (

@@ -20,13 +20,25 @@ from scipy.special import expit, logit, ndtri, stdtrit
 
 from mlt_jax.arguments import check_number, check_seed
 from mlt_jax.audit.propose import Decisions, check_decisions, read_inputs
-from mlt_jax.labels import Labels, as_labels
+from mlt_jax.labels import Labels, as_labels, as_matrix
 from mlt_jax.transition import Status, TransitionEstimate, as_matrices
 
 FEWEST = 5  # decisions on given and on other cells of a class, for its own rates
 _DRAWS, _FOLDS, _STEPS = 4000, 5, 25
-_CLASS_SPREAD, _SLOPE_SPREAD, _INTERCEPT_SPREAD = 1.0, 1.0, 10.0
 _FACTORS = (2.0, 3.0, 4.0, 5.0, 8.0, 12.0, 20.0, 32.0)
+
+
+class _Prior(NamedTuple):
+    """Normal priors of a `_Model`: means of intercept and slope, standard deviations of both and of class effects."""
+
+    mean: tuple[float, float]
+    spread: tuple[float, float]
+    of_class: float
+
+
+# A model of the score alone, and one that corrects P(wrong) as it was before the decisions: narrow, as decisions on
+# suspicious cells say little about the others.
+_FREE, _ANCHORED = _Prior((-2.0, 1.0), (10.0, 1.0), 1.0), _Prior((0.0, 1.0), (0.5, 0.25), 0.5)
 
 
 class Verified(NamedTuple):
@@ -47,6 +59,7 @@ def verified(
     scores: Any,
     decisions: Decisions,
     *,
+    wrong: Any = None,
     level: int | float = 0.95,
     observed: Any = None,
     coding: str = "01",
@@ -54,14 +67,16 @@ def verified(
 ) -> Verified:
     """Noise rates, the share of wrong labels and P(wrong), with intervals that assume nothing about the noise.
 
-    The share of wrong labels is the mean of a model of the decisions (see `recalibrate`, cross-fitted) plus the
-    weighted mean of what it misses, the model weighted for least variance. A class needs 5 decisions on given labels
-    and 5 on others, or all there are.
+    The share of wrong labels is the mean of a model of the decisions (a logistic regression on the score, cross-fitted)
+    plus the weighted mean of what it misses, the model weighted for least variance. A class needs 5 decisions on given
+    labels and 5 on others, or all there are.
 
     Args:
       labels, observed, coding: (n, q), see `as_labels`.
       scores: (n, q) out-of-sample logits of P(label = 1).
       decisions: see `Decisions`; `Proposal.decide` makes them. Cells that were proposed but not decided belong to them.
+      wrong: (n, q) P(given label is wrong) before the decisions, such as `Audit.wrong`: P(wrong) is then that of
+        `recalibrate`, which ranks better than the score and the decisions alone. Rates and intervals do not use it.
       level: of the intervals.
       seed: of folds and draws.
 
@@ -82,6 +97,7 @@ def verified(
     if reason := refusal(checked, cells):
         raise ValueError(f"decisions: {reason}")
     proposed, every = cells, Decisions(*(part[cells.label >= 0] for part in cells))
+    before = None if wrong is None else as_matrix(wrong, checked, name="wrong", low=0, high=1)
     wrong = _fit(s, checked.values, every, np.ones(len(every.label), bool)).predict(s, checked.values) * known
     cells = Decisions(*(part[np.isfinite(every.probability)] for part in every))
     share, share_interval, share_more = _overall(s, checked.values, known, cells, level, seed)
@@ -105,24 +121,45 @@ def verified(
     )
     decided = counts.decided
     more = _halving(counts, interval, few, level, rng)
-    return Verified(found, interval, share, share_interval, _known(wrong, checked, every), decided, more, share_more)
+    ranked = _known(wrong, checked, every) if before is None else _corrected(before, checked, known, every)
+    return Verified(found, interval, share, share_interval, ranked, decided, more, share_more)
 
 
 def recalibrate(
-    labels: Any, scores: Any, decisions: Decisions, *, observed: Any = None, coding: str = "01"
+    labels: Any, wrong: Any, decisions: Decisions, *, observed: Any = None, coding: str = "01"
 ) -> Float[np.ndarray, "n q"]:
     """P(given label is wrong) of every cell, (n, q), by any decisions: those on the most suspicious cells do as well.
 
-    A logistic regression on the score for given labels and one for the others, with an effect of each class that is
-    pulled to 0. Decided cells have 0 or 1, cells that are not labelled 0.
+    A logistic correction of P(wrong), one for given labels and one for the others, with an effect of each class. All
+    of it is pulled to no correction, so that few decisions change little. Decided cells have 0 or 1, cells that are
+    not labelled 0.
+
+    Args:
+      labels, observed, coding: (n, q), see `as_labels`.
+      wrong: (n, q) P(given label is wrong) before the decisions, such as `Audit.wrong`.
+      decisions: see `Decisions`.
+
+    Raises:
+      ValueError: nothing is decided, or an argument is not as described.
     """
-    checked, s, known = read_inputs(labels, scores, observed, coding)
+    checked = as_labels(labels, observed=observed, coding=coding)
+    before = as_matrix(wrong, checked, name="wrong", low=0, high=1)
+    known = np.ones(before.shape, bool) if checked.observed is None else checked.observed
     cells = check_decisions(decisions, checked, known)
     cells = Decisions(*(part[cells.label >= 0] for part in cells))
     if not len(cells.label):
         raise ValueError("decisions: none is decided; decide some cells first")
-    model = _fit(s, checked.values, cells, np.ones(len(cells.label), bool))
-    return _known(model.predict(s, checked.values) * known, checked, cells)
+    return _corrected(before, checked, known, cells)
+
+
+def _corrected(
+    before: Float[np.ndarray, "n q"], labels: Labels, known: Bool[np.ndarray, "n q"], cells: Decisions
+) -> Float[np.ndarray, "n q"]:
+    """`recalibrate` by decisions of which none is open."""
+    odds = logit(np.clip(before.astype(float), 1e-4, 1 - 1e-4))
+    s = np.where(labels.values == 1, -odds, odds)  # as a score: towards the label 1
+    model = _fit(s, labels.values, cells, np.ones(len(cells.label), bool), _ANCHORED)
+    return _known(model.predict(s, labels.values) * known, labels, cells)
 
 
 def refusal(labels: Any, decisions: Decisions) -> str | None:
@@ -177,7 +214,7 @@ class _Counts(NamedTuple):
         return self.seen + self.unseen
 
 
-def _fit(s: np.ndarray, labels: np.ndarray, cells: Decisions, use: np.ndarray) -> _Model:
+def _fit(s: np.ndarray, labels: np.ndarray, cells: Decisions, use: np.ndarray, prior: _Prior = _FREE) -> _Model:
     """The model of the decisions in `use`, by penalised maximum likelihood, each given label apart."""
     q = s.shape[1]
     given, x = labels[cells.example, cells.column], s[cells.example, cells.column]
@@ -188,13 +225,13 @@ def _fit(s: np.ndarray, labels: np.ndarray, cells: Decisions, use: np.ndarray) -
         column, y = cells.column[member], mistaken[member].astype(float)
         inputs = np.stack([np.ones(member.sum()), np.where(side, -1, 1) * x[member]], axis=1)
         t, effect = np.array([0.0, 1.0]), np.zeros(q)
-        center, penalty = np.array([-2.0, 1.0]), np.array([_INTERCEPT_SPREAD, _SLOPE_SPREAD]) ** -2
+        center, penalty = np.array(prior.mean), np.array(prior.spread) ** -2
         for _ in range(_STEPS):
             p = expit(inputs @ t + effect[column])
             curvature = np.maximum(p * (1 - p), 1e-6)
             gradient = inputs.T @ (y - p) - penalty * (t - center)
-            of_class = np.bincount(column, y - p, q) - effect / _CLASS_SPREAD**2
-            diagonal = np.bincount(column, curvature, q) + _CLASS_SPREAD**-2
+            of_class = np.bincount(column, y - p, q) - effect / prior.of_class**2
+            diagonal = np.bincount(column, curvature, q) + prior.of_class**-2
             cross = np.stack([np.bincount(column, curvature * inputs[:, k], q) for k in (0, 1)])
             hessian = inputs.T @ (curvature[:, None] * inputs) + np.diag(penalty)
             # Class effects are eliminated first: their block is diagonal.

@@ -2,8 +2,9 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from sklearn.metrics import average_precision_score
 
-from mlt_jax import Status
+from mlt_jax import Status, audit_labels
 from mlt_jax.audit.propose import Decisions, propose_cells
 from mlt_jax.audit.verified import recalibrate, refusal, verified
 
@@ -109,9 +110,37 @@ def test_the_most_suspicious_cells_alone_are_refused_for_rates_but_rank(data):
         assert "suspicious cells alone" in refusal(labels, decisions)
         with pytest.raises(ValueError, match=r"decisions: .*They serve the ranking"):
             verified(labels, score, decisions)
-        wrong = recalibrate(labels, score, decisions)
+        wrong = recalibrate(labels, p, decisions)
         assert np.array_equal(wrong[rows, columns], labels[rows, columns] != clean[rows, columns])
         assert ((wrong >= 0) & (wrong <= 1)).all()
+
+
+def test_few_decisions_on_suspects_keep_the_ranking_on_real_noise(real_data):
+    found = real_data("real/emotions_so.npz")
+    raters = found["raters"].astype(int)
+    given, others = raters[:, :, 0], raters[:, :, 1:]
+    right = np.where((others[:, :, 0] == others[:, :, 1]) & (others[:, :, 0] >= 0), others[:, :, 0], given)
+    before = audit_labels(given, features=found["features"]).wrong
+    rows, columns = np.unravel_index(np.argsort(-before, axis=None)[:20], given.shape)
+    after = recalibrate(given, before, Decisions(rows, columns, right[rows, columns], np.full(20, np.nan)))
+    rest = np.ones(given.shape, bool)
+    rest[rows, columns] = False
+    old, new = (average_precision_score((right != given)[rest], wrong[rest]) for wrong in (before, after))
+    assert old > 0.3
+    assert new > 0.9 * old  # a model of these decisions alone has a fifth of it
+
+
+def test_decisions_correct_p_wrong_by_class_and_side(data):
+    labels, score, clean = data
+    before = 1 / (1 + np.exp(np.where(labels == 1, score, -score)))
+    decisions = propose_cells(labels, score, 200).decide(clean)
+    found = verified(labels, score, decisions, wrong=before)
+    alone = verified(labels, score, decisions)
+    assert np.array_equal(found.interval, alone.interval)
+    open_cells, mistaken = np.ones(labels.shape, bool), labels != clean
+    open_cells[decisions.example, decisions.column] = False
+    old, new = (abs(wrong[open_cells].mean() - mistaken[open_cells].mean()) for wrong in (before, found.wrong))
+    assert new < 0.4 * old
 
 
 def test_recalibrated_probabilities_are_calibrated(data):

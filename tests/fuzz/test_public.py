@@ -223,8 +223,8 @@ CALLS = {
             "seed": seed,
         },
     ),
-    "verified": Call(mlt_jax.verified, {**PEOPLE, "level": share, "seed": seed}),
-    "recalibrate": Call(mlt_jax.recalibrate, PEOPLE, probability),
+    "verified": Call(mlt_jax.verified, {**PEOPLE, "wrong": probs, "level": share, "seed": seed}),
+    "recalibrate": Call(mlt_jax.recalibrate, {**OF_LABELS, "wrong": probs, "decisions": decisions}, probability),
     "estimate_raters": Call(
         mlt_jax.estimate_raters,
         {
