@@ -17,10 +17,10 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 @pytest.fixture(autouse=True, scope="module")
 def room_for_others():
-    """Drops what earlier files have compiled once it fills 3 GB: workers share the machine with what they start."""
+    """Drops what earlier files have compiled once it fills 6 GB: workers share the machine with what they start."""
     yield
     pages = Path("/proc/self/statm")
-    if pages.exists() and int(pages.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") > 3e9:
+    if pages.exists() and int(pages.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") > 6e9:
         jax.clear_caches()
 
 

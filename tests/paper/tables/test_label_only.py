@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from simulate import flip
 
+from mlt_jax.data import Dataset
 from mlt_jax.paper import printed as paper
 from mlt_jax.paper.noise import transition
 from mlt_jax.paper.tables import cells, label_only
@@ -19,7 +20,8 @@ def test_validation_coco_is_the_printed_table(real_data):
 
 def test_the_gold_row_on_real_labels_is_close_to_the_printed_one(real_data):
     clean = (real_data("voc2012_labels.npz")["trainval"] >= 0).astype(np.uint8)
-    noisy = cells.corrupt(Options(), "voc2012", clean, "(0.6,0)", 0)
+    train = Dataset("voc2012", tuple(map(str, range(len(clean)))), tuple("abcdefghijklmnopqrst"), clean)
+    noisy = cells.corrupt(Options(), "voc2012", train, "(0.6,0)", 0)
     error = label_only.gold_error(clean, noisy.labels, noisy.T, assume=noisy.assume)
     theirs = paper.tables()["est_VOC2012"].value("T_error", "Our estimator gold", "(0.6,0)").mean
     assert error == pytest.approx(theirs, abs=0.2)  # 0.45 printed; the medoid of the paper's text gives 0.98
