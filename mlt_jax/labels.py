@@ -67,8 +67,7 @@ def as_labels(
       ValueError: a wrong shape, or a value that `coding` does not have; the message names the cell and the remedy.
       TypeError: no real numbers, or no lists of class indices.
     """
-    if not isinstance(coding, str) or coding not in CODINGS:
-        raise ValueError(f"coding: {shown(coding)} is unknown; pass {_explain(*CODINGS)}")
+    check_coding(coding)
     if num_classes is not None:
         check_integer("num_classes", num_classes, 1, _MOST_CLASSES, "at least 1")
     names = None if classes is None else _class_names(classes)
@@ -375,6 +374,12 @@ def _reject(
     label = f' ("{classes[column]}")' if classes else ""
     hint = (hints or {}).get("nan" if np.isnan(value) else value, "")
     raise ValueError(f"{name}: {where}row {row}, column {column}{label} is {value!s}; {remedy}{hint}")
+
+
+def check_coding(coding: str) -> None:
+    """Raises ValueError unless `coding` is one of `CODINGS`."""
+    if not isinstance(coding, str) or coding not in CODINGS:
+        raise ValueError(f"coding: {shown(coding)} is unknown; pass {_explain(*CODINGS)}")
 
 
 def _explain(*codings: str) -> str:

@@ -146,6 +146,8 @@ def _draw(
     sure = np.argsort(-suspicion, kind="stable")[: round(suspects * budget)]
     rest = np.setdiff1d(np.arange(len(p)), sure)
     left = min(budget - len(sure), len(rest))
+    if left == 0:
+        return sure, np.ones(len(sure))
     spread = np.sqrt(p * (1 - p))
     mass = np.array([np.sum(spread[rest][given[rest] == side]) for side in (0, 1)])
     of_given = _GIVEN_SHARE if by_class else np.clip(mass[1] / max(mass.sum(), 1e-9), 0.1, 0.5)

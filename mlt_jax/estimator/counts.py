@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Shaped, UInt8
 
 from mlt_jax.arguments import shown
-from mlt_jax.labels import Labels, as_labels, as_mask
+from mlt_jax.labels import Labels, as_labels, as_mask, check_coding
 
 # A float32 sum of ones is exact up to here, so each product of this many rows is; the products are added as integers.
 _EXACT_ROWS = 2**24 - 1
@@ -160,6 +160,7 @@ def check_inputs(
     if (selected is None) == (unselected is None):
         both = "neither is given" if selected is None else "both are given"
         raise ValueError(f"selected, unselected: {both}; pass one of them, (n, q)")
+    check_coding(coding)
     if hasattr(labels, "tocsc") and observed is None and coding == "01":
         from mlt_jax.estimator import sparse_counts as sparse  # scipy.sparse is only needed here
 

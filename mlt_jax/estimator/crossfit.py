@@ -232,15 +232,21 @@ def head_logits(
         state = jnp.zeros_like(w), jnp.zeros_like(z), score, score / diagonal, dot(score, score / diagonal)
         step, z_step = jax.lax.scan(conjugate_gradient, state, None, length=_INNER)[0][:2]
 
+        def move(step_size: Float[Array, "*_"]) -> tuple[Float[Array, "k h"], Float[Array, "n h"]]:
+            """Exactly the old ones at size 0, even where the step is not finite, as it may be without a penalty."""
+            still = step_size == 0
+            return w + jnp.where(still, 0, step_size * step), z + jnp.where(still, 0, step_size * z_step)
+
         def loss(step_size: Float[Array, ""]) -> Float[Array, "1 h"]:
-            p = given_probability(jax.nn.sigmoid(z + step_size * z_step), rho_neg, kept)
-            new = w + step_size * step
+            new, new_z = move(step_size)
+            p = given_probability(jax.nn.sigmoid(new_z), rho_neg, kept)
             entropy = -jnp.log(jnp.where(y == 1, p, 1 - p))
-            return jnp.sum(weight * entropy, axis=0, keepdims=True) + dot(penalty / 2 * new, new)
+            found = jnp.sum(weight * entropy, axis=0, keepdims=True) + dot(penalty / 2 * new, new)
+            return jnp.where(jnp.isfinite(found + jnp.sum(new_z * 0, axis=0, keepdims=True)), found, jnp.inf)
 
         step_sizes = jnp.array([1, 0.3, 0.1, 0], x.dtype)  # nearly always 1
         step_size = step_sizes[jnp.argmin(jax.lax.map(loss, step_sizes), axis=0)]
-        return (w + step_size * step, z + step_size * z_step), None
+        return move(step_size), None
 
     share = jnp.clip((jnp.sum(weight * y, axis=0) - rho_neg[0]) / kept[0], 0.01, 0.99)
     start = jnp.zeros((x.shape[1], y.shape[1]), x.dtype).at[-1].set(jnp.log(share) - jnp.log1p(-share))

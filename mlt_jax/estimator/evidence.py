@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Float32, UInt8
 
 from mlt_jax.estimator.curves import CLASSES_AT_ONCE, Bins, bin_scores
-from mlt_jax.labels import Labels, as_labels, as_matrix
+from mlt_jax.labels import Labels, as_labels, as_matrix, check_coding
 
 # Fewest given positives and negatives of a class; share of false discoveries among the classes called identifiable.
 _FEWEST, _SIZE = 10, 0.05
@@ -39,6 +39,7 @@ class ScoreBlock(NamedTuple):
 
 def as_columns(labels: Any, *, observed: Any, coding: str) -> Any:
     """`Labels`, or `SparseLabels` where scipy.sparse labels can stay sparse; `label_block` reads both."""
+    check_coding(coding)
     if hasattr(labels, "tocsc") and observed is None and coding == "01":
         from mlt_jax.estimator.sparse_counts import as_sparse_labels  # scipy.sparse is only needed here
 

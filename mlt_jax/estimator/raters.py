@@ -267,6 +267,9 @@ def rater_array(
         raise ValueError(
             f"table: row {row} has label {list(table[label])[row]!s}; pass 0 or 1 (empty, NaN or -1: a gap)"
         )
+    for what, known in (("examples", examples), ("classes", classes)):
+        if known is not None and np.ndim(known) != 1:
+            raise ValueError(f"{what}: {shown(known)}; pass a list of names")
     given = np.array(codes, np.int8)
     wanted = ((example, examples), (column, classes), (rater, None))
     names, places = zip(*(_places(table[name], known, name) for name, known in wanted), strict=True)

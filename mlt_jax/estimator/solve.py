@@ -63,9 +63,14 @@ def partner_ranks(
     return jnp.where(rank < (q - 1 if num_partners is None else num_partners), rank, q)
 
 
+def check_aggregate(aggregate: str) -> None:
+    """Raises ValueError unless `aggregate` is one of `AGGREGATES`."""
+    check_choice("aggregate", aggregate, AGGREGATES, f"one of {', '.join(AGGREGATES)}")
+
+
 def check_rule(q: int, *, aggregate: str, assume: str, num_partners: int | None, key: PRNGKeyArray | None) -> None:
     """Raises ValueError or TypeError unless these options of `estimate_all` are as it describes them."""
-    check_choice("aggregate", aggregate, AGGREGATES, f"one of {', '.join(AGGREGATES)}")
+    check_aggregate(aggregate)
     check_assume(assume)
     if num_partners is not None:
         remedy = f"1 to {q - 1}, one less than the number of classes"

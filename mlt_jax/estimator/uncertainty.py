@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
-from mlt_jax.arguments import check_choice, check_integer, check_key
+from mlt_jax.arguments import check_integer, check_key
 from mlt_jax.estimator.counts import Tables, count_arrays
-from mlt_jax.estimator.solve import AGGREGATES, estimate_from_tables, map_classes, partner_ranks, unbounded_rates
+from mlt_jax.estimator.solve import check_aggregate, estimate_from_tables, map_classes, partner_ranks, unbounded_rates
 from mlt_jax.labels import Labels, as_labels, as_mask
 from mlt_jax.transition import check_assume
 
@@ -89,7 +89,7 @@ def bootstrap(
     mask = as_mask(selected, checked, name="selected")
     check_key(key)
     check_integer("num_samples", num_samples, 1)
-    check_choice("aggregate", aggregate, AGGREGATES, f"one of {', '.join(AGGREGATES)}")
+    check_aggregate(aggregate)
     check_assume(assume)
     check_integer("min_selected", min_selected, 0)
     batch = max(1, min(num_samples, _CHUNK_CELLS // checked.values.size))

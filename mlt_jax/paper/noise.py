@@ -128,7 +128,7 @@ def corrupt_pairwise(
     if np.any(target == np.arange(q)):
         raise ValueError(f"pairs: class {np.argmax(target == np.arange(q))} is its own pair; pass another class")
     present = labels.astype(bool)
-    mistaken = present & ~present[:, target] & jax.random.bernoulli(key, rate, labels.shape)
+    mistaken = present & ~present[:, target] & jax.random.bernoulli(key, 1.0 * rate, labels.shape)
     added = jnp.zeros_like(present).at[:, target].max(mistaken)
     return (present & ~mistaken | added).astype(labels.dtype)
 

@@ -54,6 +54,14 @@ def test_scores_that_point_to_a_mistake_are_drawn_more_often(data):
     assert drawn.mean() > score[labels == 0].mean() + 0.3
 
 
+def test_suspects_may_be_all_of_a_small_budget(data):
+    labels, score = data
+    for given in (labels, 0 * labels):  # of both kinds, of one
+        proposal = propose_cells(given, score, 2, suspects=0.97)
+        assert len(proposal.example) == 6
+        assert (proposal.probability == 1).all()
+
+
 @pytest.mark.parametrize("budget", [2, 3, 5, 17])
 def test_a_small_budget_still_stands_for_all_cells(data, budget):
     for per in ("class", "all"):

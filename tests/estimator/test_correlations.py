@@ -250,6 +250,17 @@ def test_bad_arguments_are_named(kwargs, message):
         estimate_all(labels, kwargs.pop("selected", selected), **kwargs)
 
 
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_array], ids=["dense", "sparse"])
+def test_options_that_are_arrays_are_named(form, unchecked_shapes):
+    labels, selected = unbiased(np.random.default_rng(0), n=100)
+    with pytest.raises(ValueError, match=r"coding: ndarray of shape \(0,\) is unknown"):
+        estimate_all(form(labels), selected, coding=np.zeros(0))
+    with pytest.raises(ValueError, match=r"aggregate: ndarray of shape \(0,\); pass one of joint"):
+        estimate_all(form(labels), selected, aggregate=np.zeros(0))
+    with pytest.raises(TypeError, match=r"stderr: ndarray of shape \(0,\); pass True or False"):
+        estimate_all(form(labels), selected, stderr=np.zeros(0))
+
+
 @pytest.mark.parametrize("aggregate", ["joint", "medoid"])
 def test_a_second_call_of_the_same_shape_does_not_compile_again(aggregate):
     rng = np.random.default_rng(0)

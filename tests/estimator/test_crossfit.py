@@ -127,6 +127,14 @@ def test_bad_input_is_named(data, change, message):
         cross_val_logits(change.pop("features", features), clean, **change)
 
 
+def test_without_a_penalty_logits_of_features_that_separate_the_labels_are_finite():
+    rng = np.random.default_rng(0)
+    labels = (rng.random((40, 3)) < rng.choice([0.03, 0.3, 0.5], 3)).astype(np.uint8)
+    features = np.where(rng.random((40, 1)) < 0.5, 1, -1) * np.array([[1.0, -1]])
+    features[rng.integers(40)] = 1
+    assert np.isfinite(cross_val_logits(features, labels, l2=0.0)).all()
+
+
 def test_features_in_a_frame_are_matched_by_its_index():
     rng = np.random.default_rng(0)
     x, names = rng.normal(size=(60, 3)).astype(np.float32), [f"e{k}" for k in range(60)]

@@ -253,6 +253,14 @@ def test_wrong_long_tables_are_refused(column, row, value, said):
         rater_array(table, rater="who")
 
 
+def test_names_that_are_no_list_are_refused():
+    table = {"example": ["a"], "class": ["cat"], "rater": [7], "label": [1]}
+    with pytest.raises(ValueError, match=r"examples: ndarray of shape \(4, 0\); pass a list of names"):
+        rater_array(table, examples=np.zeros((4, 0)))
+    with pytest.raises(ValueError, match="classes: 5; pass a list of names"):
+        rater_array(table, classes=5)
+
+
 def test_wrong_input_is_named(clear, unchecked_shapes):
     labels = clear[1]
     with pytest.raises(ValueError, match=r"labels: shape \(1500, 4\)"):

@@ -218,6 +218,12 @@ def test_impossible_pairs_are_refused(pairs, message):
         corrupt_pairwise(jax.random.key(0), np.eye(3, dtype=int), 0.1, pairs=np.array(pairs))
 
 
+def test_pairwise_rates_of_none_and_all_may_be_integers(unchecked_shapes):
+    labels = np.eye(3, dtype=int)
+    np.testing.assert_array_equal(corrupt_pairwise(jax.random.key(0), labels, 0), labels)
+    np.testing.assert_array_equal(corrupt_pairwise(jax.random.key(0), labels, 1), np.roll(labels, 1, axis=1))
+
+
 def test_pairwise_rate_is_a_probability():
     with pytest.raises(ValueError, match=r"rate: 1\.5"):
         corrupt_pairwise(jax.random.key(0), np.eye(3, dtype=int), 1.5)
