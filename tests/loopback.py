@@ -5,13 +5,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class Server(ThreadingHTTPServer):
-    """Serves `files` (path -> bytes) with `headers` (path -> dict); a path in `cuts` is cut once at so many bytes."""
+    """Serves `files` (path -> bytes) with `headers` (path -> dict); a path in `cuts` is cut at these bytes, an
+    answer each."""
 
     daemon_threads = True
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.files, self.headers, self.cuts, self.asked = {}, {}, {}, []
+        self.files, self.headers, self.cuts, self.asked, self.begun = {}, {}, {}, [], []
+        self.ranges = True
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
 
     def __enter__(self):
@@ -32,13 +34,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, send):
         self.server.asked.append((self.command, self.path))
+        self.server.begun.append(self.headers.get("Range"))
         content = self.server.files.get(self.path)
         if content is None:
             self.send_response(404)
             self.send_header("Content-Length", "0")
             self.send_header("X-Error-Code", "EntryNotFound")  # as the Hugging Face hub says it
             return self.end_headers()
-        start = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").rstrip("-"))
+        wanted = self.headers.get("Range", "bytes=0-") if self.server.ranges else "bytes=0-"
+        start = int(wanted.removeprefix("bytes=").rstrip("-"))
         self.send_response(206 if start else 200)
         for name, value in self.server.headers.get(self.path, {}).items():
             self.send_header(name, value)
@@ -47,7 +51,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(content) - start))
         self.end_headers()
         if send:
-            end = self.server.cuts.pop(self.path, len(content))
+            ends = self.server.cuts.get(self.path)
+            end = ends.pop(0) if ends else len(content)
             self.wfile.write(content[start:end])
             if end < len(content):
                 self.close_connection = True

@@ -1,12 +1,12 @@
 """VOC and COCO where they usually lie, else their original archives: fetched, checked and unpacked once.
 
-URLs, checksums and the download manager are those of TensorFlow Datasets; TensorFlow is not needed.
+URLs, sizes and checksums are those of TensorFlow Datasets; TensorFlow is not needed. Its download manager is not used:
+it cannot go on with half a file, and COCO's have up to 14 GB.
 """
 
-import dataclasses
+import hashlib
 import os
 import shutil
-import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -16,7 +16,7 @@ from filelock import FileLock
 from tqdm import tqdm
 
 from mlt_jax.data import coco, voc
-from mlt_jax.network import reach
+from mlt_jax.network import download
 from mlt_jax.processes import say
 
 ARCHIVES = {
@@ -50,15 +50,12 @@ def find(dataset: str, split: str) -> Path | None:
 def fetch(dataset: str) -> Path:
     """The folder of a data set in `home()`, fetched first where it is not there.
 
-    An archive that is there already, whole, is not fetched again. Processes that ask at once wait for the first. The
-    folder appears when it is complete, and then the archives are deleted.
+    An archive that is there already is not fetched again, and half of one is gone on with. Processes that ask at once
+    wait for the first. The folder appears when it is complete, and then the archives are deleted.
 
     Raises:
       OSError: it could not be fetched; the message says why and what to put where.
     """
-    from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
-    from tensorflow_datasets.core.download.util import DownloadError
-
     folder, files = home() / dataset, known(dataset)
     manual = home() / "downloads" / "manual"
     try:
@@ -66,10 +63,8 @@ def fetch(dataset: str) -> Path:
         with FileLock(home() / f"{dataset}.lock"):
             if not folder.exists():
                 _fill(folder, files, manual)
-    except (OSError, DownloadError, NonMatchingChecksumError, tarfile.TarError, zipfile.BadZipFile) as error:
-        wrong = "an archive does not have the checksum that TFDS knows"
-        why = wrong if isinstance(error, NonMatchingChecksumError) else " ".join(str(error).split())
-        names = " and ".join(files)
+    except (OSError, tarfile.TarError, zipfile.BadZipFile) as error:
+        why, names = " ".join(str(error).split()), " and ".join(files)
         raise OSError(
             f"{dataset}: not in {home()} or {tfds_home()}, and it could not be fetched ({why}); put {names} from "
             f"{next(iter(files.values()))[0].rpartition('/')[0]} into {manual}, or pass --data-dir=FOLDER with "
@@ -90,38 +85,45 @@ def known(dataset: str) -> dict[str, tuple[str, Any]]:
 
 def _fill(folder: Path, files: dict[str, tuple[str, Any]], manual: Path) -> None:
     """Makes the folder of the archives; whoever calls holds the lock."""
-    import tensorflow_datasets as tfds
-
     downloads, draft = folder.parent / "downloads" / folder.name, folder.with_suffix(".part")
-    tfds.display_progress_bar(sys.stderr.isatty())
-    # By its name the manager finds a file put there by hand; not every table has names.
-    expected = {url: dataclasses.replace(info, filename=name) for name, (url, info) in files.items()}
     shutil.rmtree(draft, ignore_errors=True)
-    present = {path.stat().st_size for place in (downloads, manual) for path in place.rglob("*") if path.is_file()}
-    _check_space(folder.parent, [info.size for info in expected.values()], present)
-    manager = tfds.download.DownloadManager(
-        download_dir=downloads, manual_dir=manual, url_infos=expected, force_checksums_validation=True
-    )
+    places = {name: manual / name if (manual / name).exists() else downloads / name for name in files}
+    _check_space(folder.parent, [(places[name], info.size) for name, (_, info) in files.items()])
     try:
-        for url, info in expected.items():
-            if info.size not in present:
-                reach(url)
-                say(f"fetching {info.filename} ({info.size / 1e9:.2g} GB) from {url}")
-            _unpack(Path(manager.download(url)), draft)
+        for name, (url, info) in files.items():
+            archive = places[name]
+            if not archive.exists():
+                say(f"fetching {name} ({info.size / 1e9:.2g} GB) from {url}")
+                download(url, archive, size=info.size)
+            _check_content(archive, info.checksum, keep=archive.parent == manual)
+            _unpack(archive, draft)
         draft.rename(folder)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-        for half in downloads.rglob("*.tmp.*"):  # the manager leaves them; it cannot go on from one
-            shutil.rmtree(half, ignore_errors=True)
     shutil.rmtree(downloads, ignore_errors=True)
 
 
-def _check_space(folder: Path, sizes: list[int], present: set[int]) -> None:
-    """OSError where the archives that are not yet there, and the content of all, about as large, would not fit."""
-    need = sum(sizes) + sum(size for size in sizes if size not in present)
+def _check_space(folder: Path, archives: list[tuple[Path, int]]) -> None:
+    """OSError where what is still to come, and the content of all, about as large as they are, would not fit."""
+
+    def came(path: Path) -> int:
+        part = path.with_name(f"{path.name}.part")
+        return next((each.stat().st_size for each in (path, part) if each.exists()), 0)
+
+    need = sum(2 * size - min(size, came(path)) for path, size in archives)
     free = shutil.disk_usage(folder).free
     if need > free:
         raise OSError(f"{need / 1e9:.0f} GB needed in {folder}, {free / 1e9:.0f} free")
+
+
+def _check_content(archive: Path, checksum: str, *, keep: bool) -> None:
+    """OSError where an archive is not the known one; it is deleted, to be fetched anew, unless it is to be kept."""
+    with archive.open("rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() == checksum:
+            return
+    if not keep:
+        archive.unlink()
+    raise OSError(f"{archive} does not have the checksum that TFDS knows" + (": replace it" if keep else ""))
 
 
 def _unpack(archive: Path, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Archives over HTTP from a server on this machine, by TFDS's own download manager."""
+"""Archives over HTTP from a server on this machine, under checksums that TFDS would know."""
 
 import hashlib
 import io
@@ -83,22 +83,42 @@ def test_coco_is_fetched_and_read_as_its_folder(server, tmp_path):
     assert len(gets(server)) == 3
 
 
-def test_a_cut_download_leaves_nothing_half_and_the_whole_archives_are_kept(server, tmp_path):
-    server.cuts[f"/{TEST}"] = 5000
-    with pytest.raises(OSError, match=r"voc2007: not in .*could not be fetched \(.*put .* into .*manual, or pass"):
+def test_a_cut_connection_is_made_again_and_goes_on(server):
+    server.cuts[f"/{TEST}"] = [5000, 9000]
+    assert len(load("voc2007").ids) == 5
+    assert gets(server) == [f"/{TRAINVAL}", *[f"/{TEST}"] * 3]
+    assert server.begun == [None, None, "bytes=5000-", "bytes=9000-"]
+
+
+def test_a_later_call_goes_on_with_half_an_archive_and_keeps_whole_ones(server, tmp_path):
+    server.cuts[f"/{TEST}"] = [5000, 5000]
+    with pytest.raises(OSError, match=r"voc2007: not in .*could not be fetched \(.*after 5000 of .*put .* or pass"):
         load("voc2007")
     assert not (tmp_path / "data" / "voc2007").exists()
-    assert not list((tmp_path / "data").rglob("*.tmp.*"))
-    assert not list((tmp_path / "data").glob("*.part"))
+    kept = {path.name: path.stat().st_size for path in (tmp_path / "data" / "downloads").rglob("*.*")}
+    assert kept == {TRAINVAL: len(server.files[f"/{TRAINVAL}"]), f"{TEST}.part": 5000}
+    server.begun.clear()
     assert len(load("voc2007").ids) == 5
-    assert gets(server) == [f"/{TRAINVAL}", f"/{TEST}", f"/{TEST}"]
+    assert server.begun == ["bytes=5000-"]
 
 
-def test_a_wrong_checksum_is_refused(server, tmp_path):
-    server.files[f"/{TEST}"] = server.files[f"/{TEST}"][:-1] + b"x"
+def test_a_wrong_checksum_is_refused_and_fetched_anew(server, tmp_path):
+    right = server.files[f"/{TEST}"]
+    server.files[f"/{TEST}"] = right[:-1] + b"x"
     with pytest.raises(OSError, match="does not have the checksum"):
         load("voc2007")
     assert not (tmp_path / "data" / "voc2007").exists()
+    server.files[f"/{TEST}"] = right
+    assert len(load("voc2007").ids) == 5
+
+
+def test_a_wrong_archive_put_there_by_hand_is_named_and_kept(server, tmp_path):
+    manual = tmp_path / "data" / "downloads" / "manual"
+    manual.mkdir(parents=True)
+    (manual / TEST).write_bytes(b"another file")
+    with pytest.raises(OSError, match=rf"{TEST} does not have the checksum that TFDS knows: replace it"):
+        load("voc2007")
+    assert (manual / TEST).read_bytes() == b"another file"
 
 
 def test_without_a_network_the_line_says_where_it_looked_and_what_to_put_where(server, packed, tmp_path):
@@ -134,7 +154,8 @@ def test_no_space_is_said_before_and_while_writing(server, monkeypatch, tmp_path
             load("voc2007")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert not [path for path in (tmp_path / "data").rglob("*") if path.is_file() and path.stat().st_size]
+    left = {path.name: path.stat().st_size for path in (tmp_path / "data").rglob("*") if path.is_file()}
+    assert {name: size for name, size in left.items() if size} == {f"{TRAINVAL}.part": 8192}
     assert len(load("voc2007").ids) == 5
 
 

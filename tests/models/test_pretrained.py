@@ -177,7 +177,7 @@ def test_without_a_network_the_cache_is_read_and_else_the_error_says_what_to_dow
 
 
 def test_a_download_cut_in_the_middle_goes_on(hub):
-    hub.cuts[f"/timm/tiny/resolve/{COMMIT}/model.safetensors"] = 100_000
+    hub.cuts[f"/timm/tiny/resolve/{COMMIT}/model.safetensors"] = [100_000]
     build_tiny()
     assert len(gets(hub)) == 2
 
