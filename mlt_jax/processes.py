@@ -77,10 +77,13 @@ def _watch(peers: Peers, program: str) -> None:
         sifter.quiet()
         os.write(sifter.stderr, f"{program}: {text}\n".encode())
 
+    last = threading.Lock()
+
     def aborted() -> None:
         peers.await_end()
-        if text := sifter.last_words():
-            peers.end(text, say)  # else C goes on to abort
+        with last:  # where several threads abort, the first asks and ends the process, the others wait
+            if text := sifter.last_words():
+                peers.end(text, say)  # else C goes on to abort
 
     show = sys.excepthook
 
