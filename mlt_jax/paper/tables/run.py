@@ -71,10 +71,10 @@ def run(options: Options) -> list[Table]:
     every = dict.fromkeys(cell for one in plans for cell in _cells(one, options))
     wanted = [cell for cell in every if cell.study not in BESIDE]
     chosen = [cell for cell in wanted if _is_chosen(cell, options)]
+    if options.write_only:  # what is at hand is another matter: the same runs give the same tables everywhere
+        return _written(options, plans, wanted, {}, kept)
     problems = {(cell.study, cell.inputs): lacking(options, cell.study, cell.inputs) for cell in wanted}
     missing = {cell._replace(seed=0): why for cell in wanted if (why := problems[cell.study, cell.inputs]) is not None}
-    if options.write_only:
-        return _written(options, plans, wanted, missing, kept)
     with owned(options.workdir):
         path, mine, remedy = options.workdir / "identity.json", identity(options), "pass another --workdir"
         claim(path, mine, remedy=remedy)
