@@ -9,9 +9,8 @@ PYTEST := $(BIN)/pytest -n auto --dist loadfile
 demo: .venv/ready
 	$(BIN)/python experiments/run.py
 
-# Most of the time is compilation, shorter without optimisation. What tests start, `make slow` and the demo have it.
 test: lint
-	XLA_FLAGS=--xla_backend_optimization_level=0 $(PYTEST)
+	$(PYTEST)
 
 slow: .venv/ready
 	$(BIN)/pytest -n auto --dist worksteal -m slow # few and long, and without fixtures that take long
