@@ -1,5 +1,7 @@
 """Precomputed features with labels, in npz files."""
 
+import zipfile
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,10 @@ from mlt_jax.data.base import Dataset
 from mlt_jax.data.voc import decode_voc
 from mlt_jax.labels import as_labels
 
+# Pooled features of a ResNet are not centred: their mean, 21 long on VOC, lets a head move all logits of a class at
+# once. Principal components have lost it, so a constant stands for it: the bias alone learns too slowly.
+_MEAN = 20.0
+
 
 def load_features(
     features_path: str | Path, *, labels_path: str | Path | None = None, split: str | None = None, coding: str = "01"
@@ -17,8 +23,9 @@ def load_features(
 
     Args:
       features_path: the npz. Without `labels_path` it also has `labels` (n, q), and may have `names` and `classes`. Or
-        it has several splits: `SPLIT_features`, which are whole numbers where there is a `scale`, `SPLIT_labels` as
-        packed bits (`np.packbits(..., axis=1)`), `SPLIT_names` and `classes`.
+        it has several splits: `SPLIT_features`, `SPLIT_labels` as packed bits (`np.packbits(..., axis=1)`),
+        `SPLIT_names` and `classes`. With a `scale` the features are principal components as whole numbers; they get a
+        constant as last column.
       labels_path: an npz with the labels under the name of the `split` (or `labels`) and with `SPLIT_names` (or
         `names`). Rows are matched by name and keep the order of the features; unmatched rows are left out.
       split: which labels to take.
@@ -41,10 +48,17 @@ def load_features(
         raise ValueError(f"{path}: {key} has {len(values)} rows, features {len(features)}; pass one label row for each")
     q = values.shape[1] if values.ndim == 2 else 0
     classes = source.get("classes", np.array([f"class{column}" for column in range(q)]))
+    features = np.asarray(features, np.float32)
+    if features.ndim < 2 or not np.isfinite(features).all():
+        wrong = np.flatnonzero(~np.isfinite(features).reshape(len(features), -1).all(1)) if features.ndim > 1 else []
+        found = f"row {wrong[0]} is not finite" if len(wrong) else f"shape {features.shape}"
+        raise ValueError(f"{features_path}: features: {found}; pass (n, d) finite numbers")
+    if coding == "voc" and not (values == -1).any():
+        coding = "01"  # VOC marks what is absent by -1
     checked = as_labels(values, coding=coding, classes=list(map(str, classes)), name=f"{path}: {key}")
     ignore = decode_voc(values.astype(np.int8))[1] if coding == "voc" else None
     ids = tuple(map(str, range(len(features)) if names is None else names))
-    name, features = f"{Path(features_path).stem}/{split or 'all'}", np.asarray(features, np.float32)
+    name = f"{Path(features_path).stem}/{split or 'all'}"
     return Dataset(name, ids, tuple(map(str, classes)), checked.values.astype(np.uint8), ignore, features=features)
 
 
@@ -52,8 +66,15 @@ def _unpack(archive: dict[str, np.ndarray], path: str | Path, split: str) -> dic
     """One split of a file of several, as that of a file of one."""
     classes = _get(archive, path, "classes")
     packed = _get(archive, path, f"{split}_labels")
+    if packed.dtype != np.uint8 or packed.shape[1:] != (-(-len(classes) // 8),):
+        raise ValueError(
+            f"{path}: {split}_labels: {packed.dtype} of shape {packed.shape}; write np.packbits(labels, axis=1)"
+        )
+    features = archive[f"{split}_features"]
+    if "scale" in archive:
+        features = np.pad(features * archive["scale"], ((0, 0), (0, 1)), constant_values=_MEAN)
     return {
-        "features": archive[f"{split}_features"] * archive.get("scale", np.float32(1)),
+        "features": features,
         "labels": np.unpackbits(packed, axis=1)[:, : len(classes)],
         "names": _get(archive, path, f"{split}_names"),
         "classes": classes,
@@ -66,8 +87,16 @@ def _open(path: str | Path, what: str) -> dict[str, np.ndarray]:
         raise FileNotFoundError(
             f"{what}: {path} is missing; pass an npz, such as np.savez(path, features=..., labels=...)"
         )
-    with np.load(path, allow_pickle=False) as archive:
-        return dict(archive)
+    try:
+        found = np.load(path, allow_pickle=False)
+        if isinstance(found, np.ndarray):
+            raise ValueError("one array, without labels")
+        with found as archive:
+            return dict(archive)
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(
+            f"{what}: {path} cannot be read ({error}); write it with np.savez(path, features=..., labels=...)"
+        ) from error
 
 
 def _get(archive: dict[str, np.ndarray], path: str | Path, key: str, *, wanted: str | None = None) -> np.ndarray:
@@ -87,6 +116,10 @@ def _match(
     labelled: Shaped[np.ndarray, " m"],
     path: str | Path,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    for what, given in (("features", names), ("labels", labelled)):
+        (name, times), *_ = Counter(map(str, given)).most_common(1) or [("", 0)]
+        if times > 1:
+            raise ValueError(f"{path}: {what}: {name!r} stands {times} times among the names; keep one row of each")
     position = {str(name): row for row, name in enumerate(labelled)}
     kept = [row for row, name in enumerate(names) if str(name) in position]
     if not kept:

@@ -64,8 +64,44 @@ def test_a_file_of_several_splits_has_scaled_numbers_and_packed_labels(tmp_path)
     classes = [f"c{i}" for i in range(10)]
     np.savez(tmp_path / "coco_features.npz", **split, val_names=["x", "y", "z"], scale=np.float32(0.5), classes=classes)
     data = load("coco", split="val", features=tmp_path)
-    assert data.features.ravel().tolist() == [1, -2, 3]
+    assert data.features.tolist() == [[1, 20], [-2, 20], [3, 20]]  # components have lost the mean
     np.testing.assert_array_equal(data.labels, labels)
     assert (data.ids, data.classes, data.ignore) == (("x", "y", "z"), tuple(classes), None)
     with pytest.raises(ValueError, match="has no 'features'"):
         load("coco", split="train", features=tmp_path)
+
+
+def test_zeros_and_ones_under_the_name_of_voc_are_what_they_say(tmp_path):
+    np.savez(tmp_path / "f.npz", features=np.ones((3, 1)), labels=[[1, 0], [0, 0], [0, 1]])
+    assert load_features(tmp_path / "f.npz", coding="voc").labels.tolist() == [[1, 0], [0, 0], [0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"features": [[1.0], [np.nan]], "labels": [[1], [0]]}, r"f\.npz: features: row 1 is not finite"),
+        ({"features": [1.0, 2.0], "labels": [[1], [0]]}, r"f\.npz: features: shape \(2,\)"),
+        ({"train_features": [[1], [2]], "train_labels": np.eye(2, 9, dtype=np.uint8), "classes": list("abcdefghi"),
+          "train_names": ["x", "y"]}, r"train_labels: uint8 of shape \(2, 9\); write np\.packbits"),
+    ],
+)  # fmt: skip
+def test_what_would_be_read_wrongly_is_refused(tmp_path, arrays, message):
+    np.savez(tmp_path / "f.npz", **arrays)
+    with pytest.raises(ValueError, match=message):
+        load_features(tmp_path / "f.npz", split="train")
+
+
+def test_a_name_that_stands_twice_is_refused(tmp_path):
+    np.savez(tmp_path / "f.npz", features=np.ones((2, 1)), names=["a", "b"])
+    np.savez(tmp_path / "l.npz", train=[[1], [0], [1]], names=["a", "b", "b"])
+    with pytest.raises(ValueError, match="labels: 'b' stands 2 times among the names"):
+        load_features(tmp_path / "f.npz", labels_path=tmp_path / "l.npz", split="train")
+
+
+def test_a_file_that_is_no_npz_is_named(tmp_path):
+    np.savez(tmp_path / "cut.npz", features=np.ones((50, 10)))
+    (tmp_path / "cut.npz").write_bytes((tmp_path / "cut.npz").read_bytes()[:500])
+    np.save(tmp_path / "one.npy", np.ones((2, 2)))
+    for name in ("cut.npz", "one.npy"):
+        with pytest.raises(ValueError, match=rf"features: .*{name} cannot be read \(.*write it with np.savez"):
+            load_features(tmp_path / name)
