@@ -328,6 +328,13 @@ def in_rows(frame: Any, rows: tuple[Any, ...] | None, name: str) -> Any:
     return frame.iloc[[place[key] for key in rows]]
 
 
+def groups_in_rows(groups: Any, rows: tuple[Any, ...] | None) -> Any:
+    """Group ids with those of a pandas Series in the order of the labels' index, as `in_rows`; others as they are."""
+    if not hasattr(groups, "to_frame"):
+        return groups
+    return in_rows(groups.to_frame(), rows, "groups").iloc[:, 0].to_numpy()
+
+
 def _row_names(frame: Any, name: str) -> tuple[Any, ...] | None:
     """The index of a frame, unless it just counts the rows."""
     index = frame.index.tolist()

@@ -134,7 +134,8 @@ class TransitionEstimate(NamedTuple):
         """Reads what `save` wrote, in the order of `classes` where the file has names too.
 
         Raises:
-          ValueError: no such file, or its classes have other names.
+          OSError: it cannot be opened.
+          ValueError: it is not what `save` wrote, or its classes have other names.
         """
         try:
             arrays = load_npz(path)

@@ -9,7 +9,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import PRNGKeyArray
 
-from mlt_jax.arguments import check_switch
+from mlt_jax.arguments import check_integer, check_switch
 from mlt_jax.estimator.counts import Tables, check_inputs, count_checked
 from mlt_jax.estimator.solve import check_aggregate, conclude_all, estimate_from_tables, gather_rows, partner_ranks
 from mlt_jax.estimator.uncertainty import standard_errors
@@ -75,6 +75,8 @@ def estimate_all(
     on_lists: dict[str, Any] = dict(assume=assume, fallback=fallback, min_selected=min_selected, max_memory=max_memory)
     check_aggregate(aggregate)
     check_switch("stderr", stderr)
+    check_integer("min_selected", min_selected, 0)
+    check_integer("max_memory", max_memory, 0)
     plain = aggregate == "joint" and num_partners is None and not stderr
     checked, mask = check_inputs(labels, selected, unselected, masked=plain, **given)
     if not isinstance(checked, Labels) and checked.unobserved is not None:

@@ -57,7 +57,8 @@ def count_rates(curve: Curve, bins: Bins) -> Counted:
     sure = (total * given**2).sum(1) / np.maximum((total * given).sum(1), 1e-9)
     top = total * (given >= sure[:, None])
     misses = (top * (1 - given)).sum(1) / np.maximum(top.sum(1), 1e-9)
-    lower = total * (np.cumsum(total, axis=1) / size[:, None] <= 1 - frequency[:, None])
+    before = np.cumsum(total, axis=1) - total
+    lower = np.clip((1 - frequency)[:, None] * size[:, None] - before, 0, total)  # of tied scores, a part
     extras = (lower * given).sum(1) / np.maximum(lower.sum(1), 1e-9)
     ceiling = np.maximum(curve.rates[:, 1], _LEAST_CEILING)
     rho_pos = _sigmoid(_MISSES * _logit(misses) + _FREQUENCY * _logit(frequency) + _CEILING * _logit(ceiling) + _POS)

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from mlt_jax.arguments import check_integer, check_number, check_seed, shown
 from mlt_jax.estimator.evidence import label_block
-from mlt_jax.labels import Labels, as_labels, dense, in_rows
+from mlt_jax.labels import Labels, as_labels, dense, groups_in_rows, in_rows
 from mlt_jax.transition import as_transition, given_probability
 
 # Newton steps, and conjugate-gradient steps in each: more do not lower the loss on real features.
@@ -87,10 +87,12 @@ def logit_blocks(
     check_seed(seed)
     check_number("l2", l2, lambda x: 0 <= x < float("inf"), "a number, 0 or more")
     check_integer("components", components, 1)
-    x = principal_components(features, n, components, rows=labels.rows if isinstance(labels, Labels) else None).values
-    fold = deal_folds(n, folds=folds, seed=seed, groups=groups)
+    rows = labels.rows if isinstance(labels, Labels) else None
+    x = principal_components(features, n, components, rows=rows).values
+    fold = deal_folds(n, folds=folds, seed=seed, groups=groups_in_rows(groups, rows))
     train = jnp.asarray(fold[:, None] != np.arange(folds))
     rates = jnp.zeros((q, 2)) if T is None else as_transition(T, q)[:, jnp.array([0, 1]), jnp.array([1, 0])]
+    rates = rates.astype(x.dtype)
     block = max(1, _CELLS // (n * folds))
     for start in tqdm(range(0, q, block), desc="heads", unit="block", delay=2, leave=False, disable=None):
         part = slice(start, start + block)
@@ -124,7 +126,7 @@ def deal_folds(n: int, *, folds: int, seed: int = 0, groups: Any = None) -> Int[
         raise ValueError(f"groups: shape {ids.shape}; pass ({n},), the id of each example's group")
     if ids.dtype.kind not in "biufUSO":
         raise TypeError(f"groups: dtype {ids.dtype}; pass numbers or strings")
-    loose = ids.dtype.kind in "fO"
+    loose = ids.dtype.kind in "fOU"  # NumPy makes text of a NaN among text
     missing = np.array([str(name) in ("None", "nan", "<NA>", "NaT") for name in ids] if loose else [False])
     if missing.any():
         raise ValueError(f"groups: example {int(missing.argmax())} has none; give it an id of its own")

@@ -107,10 +107,10 @@ def fit_curves(bins: Bins, assume: str = "general", held: float = 0.0) -> Curve:
     information = np.asarray(information, float)
     information[:, [0, 1], [0, 1]] += np.where(np.asarray(free) == 1, 0, 1e12)
     unit = np.sqrt(np.maximum(np.einsum("qii->qi", information), 1e-6))
-    # Scaled to a unit diagonal; the small addition keeps a direction without any information invertible, and wide.
-    scaled = information / (unit[:, :, None] * unit[:, None]) + 1e-7 * np.eye(_PARAMETERS)
-    variance = np.einsum("qii->qi", np.linalg.inv(scaled))[:, :2]
-    stderr = np.where(np.asarray(free) == 1, np.sqrt(np.maximum(variance, 0)) / unit[:, :2], 0)
+    # Scaled to a unit diagonal. A direction without information may have come out negative, by rounding: it is wide.
+    values, vectors = np.linalg.eigh(information / (unit[:, :, None] * unit[:, None]))
+    variance = np.einsum("qik,qk->qi", vectors**2, 1 / np.maximum(values, 1e-6))[:, :2]
+    stderr = np.where(np.asarray(free) == 1, np.sqrt(variance) / unit[:, :2], 0)
     return Curve(stderr=stderr, **{name: np.asarray(value) for name, value in fitted.items()})
 
 

@@ -29,6 +29,7 @@ import scipy.sparse as sp
 from jaxtyping import Float, Int64, PRNGKeyArray, Shaped
 from tqdm import tqdm
 
+from mlt_jax.arguments import check_integer, shown
 from mlt_jax.estimator import line
 from mlt_jax.estimator.counts import Tables, check_inputs
 from mlt_jax.estimator.list_rules import Listed, Rule, choose_listed, priorities
@@ -65,6 +66,8 @@ class Lists(NamedTuple):
 
     def merge(self, other: "Lists") -> "Lists":
         """Lists of both data sets together (from two batches, or two machines)."""
+        if not isinstance(other, Lists):
+            raise TypeError(f"other: {shown(other)}; pass the `Lists` that `count_lists` returns")
         if len(self.partner) != len(other.partner):
             raise ValueError(f"other: has {len(other.partner)} classes, these lists have {len(self.partner)}")
         if self.selected != other.selected:
@@ -105,7 +108,7 @@ class Cells(NamedTuple):
 
 
 def list_cells(labels: SparseLabels, mask: SparseMask) -> Cells:
-    """What `count_lists` and `list_clouds` work on."""
+    """What `count_lists` and `list_evidence` work on."""
     y = labels.by_example
     kind = labels.by_class.T + 2 * mask.cells.tocsc().T  # (q, n), 1: positive, 2: stored, 3: both
     by_class = sp.csr_array((_ONE[np.array([0, 0, 2, 1])][kind.data], *_pattern(kind)), shape=kind.shape)
@@ -172,6 +175,10 @@ def estimate_from_lists(
 
     The options, and the errors raised, are those of `estimate_all`; the joint rule uses all partners.
     """
+    if not isinstance(lists, Lists):
+        raise TypeError(f"lists: {shown(lists)}; pass the `Lists` that `count_lists` returns")
+    check_integer("min_selected", min_selected, 0)
+    check_integer("max_memory", max_memory, 0)
     rule = list_rule(len(lists.partner), aggregate=aggregate, assume=assume, num_partners=num_partners, key=key)
     if aggregate == "joint" and num_partners is not None:
         raise ValueError(f"num_partners: {num_partners}; on lists the joint rule uses all partners, leave it out")
@@ -274,8 +281,9 @@ def rows_of(matrix: Any, first: int, end: int) -> Any:
 
 def list_sizes(rows: Any) -> Int64[np.ndarray, "rows 3"]:
     """Examples in the three lists of some classes, rows of `Cells.by_class`."""
-    total = np.concatenate([np.zeros(1, np.int64), np.cumsum(rows.data)])
-    return np.stack(unpacked(np.diff(total[rows.indptr])), axis=1)
+    k = rows.shape[0]
+    row = np.repeat(np.arange(k), np.diff(rows.indptr))
+    return np.bincount(3 * row + np.searchsorted(_ONE, rows.data), minlength=3 * k).reshape(k, 3)
 
 
 def _bar(blocks: Any, total: int) -> Any:

@@ -286,8 +286,12 @@ def rater_array(
 
 def _places(values: Any, names: Any, column: str) -> tuple[tuple[Any, ...], np.ndarray]:
     """The names, and the place of every value among them."""
-    values = np.asarray(values).tolist()
-    names = tuple(sorted(set(values)) if names is None else np.asarray(names).tolist())
+    values = list(values) if isinstance(values, list | tuple) else np.asarray(values).tolist()
+    for row, value in enumerate(values):
+        if value is None or value != value:
+            raise ValueError(f'table: row {row}, column "{column}" is empty; drop the row, or give it a name')
+    in_order = sorted(set(values), key=lambda name: (isinstance(name, str), name))
+    names = tuple(in_order if names is None else np.asarray(names).tolist())
     place = {name: k for k, name in enumerate(names)}
     for row, value in enumerate(values):
         if value not in place:
@@ -386,7 +390,7 @@ def _disagreement(judgements: Int8[np.ndarray, "n q raters"]) -> tuple[np.ndarra
 
 def _as_judgements(labels: Any, observed: Any) -> Int8[np.ndarray, "n q raters"]:
     """Checked labels: 0/1, -1 where there is no judgement."""
-    array = dense(labels, "labels")
+    array = dense(labels.labels if isinstance(labels, RaterTable) else labels, "labels")
     if array.ndim != 3 or 0 in array.shape:
         raise ValueError(f"labels: shape {array.shape}, dtype {array.dtype}; pass (n, q, raters) of 0/1, -1 for gaps")
     gap = np.isnan(array) | (array == -1) if array.dtype.kind in "if" else np.zeros(array.shape, bool)

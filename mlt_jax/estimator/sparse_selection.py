@@ -24,6 +24,7 @@ import scipy.sparse as sp
 from jaxtyping import Array, Bool, Float, UInt8
 from tqdm import tqdm
 
+from mlt_jax.arguments import check_integer, check_seed
 from mlt_jax.estimator.selection import BYTES_PER_CELL, LEAST_PROBABILITY, Scalar, check_rule, select_cells
 from mlt_jax.estimator.sparse_counts import as_sparse_labels
 from mlt_jax.estimator.sums import ANY_ORDER
@@ -140,8 +141,8 @@ def sample_cells(labels: Any, negatives: int, *, seed: int = 0) -> Any:
     These are the given positives and `negatives` cells of each class, drawn at random with replacement; some of them
     are drawn twice or are positives.
     """
-    if negatives < 1:
-        raise ValueError(f"negatives: {negatives}; pass at least 1, the number of cells to draw of each class")
+    check_integer("negatives", negatives, 1, remedy="at least 1, the number of cells to draw of each class")
+    check_seed(seed)
     y = _by_class(labels)
     n, q = y.shape
     drawn = np.random.default_rng(seed).integers(0, n, negatives * q)
@@ -166,6 +167,8 @@ def _reader(name: str, source: Any, shape: tuple[int, int]) -> Callable[[np.ndar
         raise TypeError(f"{name}: sparse; make losses of it for select_largest (top k) or select_sampled (a sample)")
     if hasattr(source, "iloc"):
         raise TypeError(f"{name}: a DataFrame; pass its .to_numpy(), columns in the order of the labels")
+    if isinstance(source, list | tuple):
+        source = np.asarray(source)
     called = callable(source)
     if not called and (np.ndim(source) not in (2, 3) or np.shape(source)[-2:] != shape):
         raise ValueError(f"{name}: shape {np.shape(source)}, labels have {shape}; pass (n, q) or (epochs, n, q)")

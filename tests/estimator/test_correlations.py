@@ -310,3 +310,10 @@ def test_dual_t_fits_as_fallback():
     probs = np.clip(labels * 0.6 + 0.2, 0, 1)
     found = estimate_all(labels, selected, fallback=dual_t(probs, labels), min_selected=1000)
     np.testing.assert_allclose(found.T, dual_t(probs, labels), atol=1e-6)
+
+
+@pytest.mark.parametrize("wrong", [{"min_selected": "50"}, {"min_selected": None}, {"max_memory": "1GB"}])
+def test_options_are_checked_for_sparse_labels_too(wrong, unchecked_shapes):
+    labels = sp.csr_array(np.eye(60, 3, dtype=np.int8))
+    with pytest.raises(TypeError, match=f"{next(iter(wrong))}: .*pass a whole number"):
+        estimate_all(labels, unselected=labels, **wrong)

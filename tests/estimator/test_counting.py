@@ -45,3 +45,12 @@ def test_wrong_grows_with_disagreement_and_with_the_rates():
         few, many = (counted_wrong(probs, labels, rates, frequency) for rates in (little, much))
         assert (many > few).all()
         assert ((few > 0) & (many < 1)).all()
+
+
+def test_the_part_of_tied_scores_that_is_below_the_cut_is_counted():
+    rng = np.random.default_rng(0)
+    score = rng.normal(-1, 3, (5000, 3))
+    clean = rng.random(score.shape) < 1 / (1 + np.exp(-score))
+    labels = (clean ^ (rng.random(clean.shape) < np.where(clean, 0.2, 0.08))).astype(np.float32)
+    found = counted(labels, (score > 0.8).astype(np.float32))  # 0/1 predictions: one bin holds most negatives
+    assert (found.rates[:, 0] > 0.05).all()

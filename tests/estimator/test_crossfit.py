@@ -1,3 +1,4 @@
+import jax
 import numpy as np
 import pandas as pd
 import pytest
@@ -167,3 +168,15 @@ def test_the_unit_of_features_does_not_matter():
     usual = cross_val_logits(x, y)
     for unit in (2.0**-100, 2.0**100):  # squares of both are beyond float32
         np.testing.assert_array_equal(cross_val_logits(x * np.float32(unit), y), usual)
+
+
+def test_double_precision_gives_the_same_logits(data):
+    x, labels, *_ = data
+    single = cross_val_logits(x, labels)
+    with jax.enable_x64(True):
+        np.testing.assert_allclose(cross_val_logits(x, labels), single, atol=0.05)
+
+
+def test_a_gap_among_group_names_is_no_group():
+    with pytest.raises(ValueError, match="groups: example 1 has none"):
+        deal_folds(4, folds=2, groups=["a", np.nan, "b", "c"])

@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 from simulate import scored
 
+from mlt_jax.estimator import curves
 from mlt_jax.estimator.curves import bin_scores, fit_curves
 
 
@@ -57,3 +58,11 @@ def test_more_classes_than_are_fitted_together_give_the_same():
     together = fit_curves(bins_of(scores, labels))
     apart = fit_curves(bins_of(scores[:, 280:], labels[:, 280:]))
     np.testing.assert_allclose(together.rates[280:], apart.rates, atol=2e-3)
+
+
+def test_a_rate_without_information_has_a_large_error_even_where_rounding_makes_it_negative(monkeypatch):
+    bins = bins_of(*scored(np.random.default_rng(0), n=500, rho_neg=0.1, rho_pos=0.2)[:2])
+    fitted, information = curves._fit_all(bins, jnp.ones(2), jnp.zeros(2))
+    singular = jnp.eye(6).at[:2, :2].set(1.00001).at[[0, 1], [0, 1]].set(1.0)  # eigenvalue -1e-5
+    monkeypatch.setattr(curves, "_fit_all", lambda *_: (fitted, jnp.broadcast_to(singular, information.shape)))
+    assert (fit_curves(bins).stderr > 100).all()

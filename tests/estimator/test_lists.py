@@ -143,3 +143,17 @@ def test_an_interrupt_ends_it_with_one_line_and_no_file(tmp_path):
     assert err == "mlt: interrupted\n"  # no bar either: this is no terminal
     assert out.count("block") < 100  # of 400
     assert not (tmp_path / "T.npz").exists()
+
+
+def test_a_class_may_have_more_stored_negatives_than_a_count_has_bits():
+    n = lists.MOST_POSITIVES + 11
+    labels = sp.csr_array((np.ones(3, np.int8), ([0, 1, 2], [1, 1, 2])), shape=(n, 3))
+    cells = sp.csr_array((np.ones(n, np.int8), (np.arange(n), np.zeros(n, int))), shape=(n, 3))
+    assert count_lists(labels, unselected=cells).sizes.tolist() == [[0, 0, n], [2, 0, 0], [1, 0, 0]]
+
+
+def test_what_is_no_lists_is_named(unchecked_shapes):
+    with pytest.raises(TypeError, match="lists: 3; pass the `Lists`"):
+        estimate_from_lists(3)
+    with pytest.raises(TypeError, match="other: 3; pass the `Lists`"):
+        count_lists(sp.eye_array(3), selected=sp.eye_array(3)).merge(3)

@@ -318,3 +318,13 @@ def test_arguments_of_another_type_are_named(unchecked_shapes):
     ):
         with pytest.raises(error, match=message):
             call()
+
+
+def test_empty_names_in_a_long_table_are_refused_and_names_of_two_kinds_are_taken():
+    table = {"example": [0, 1, 1], "class": ["a", "a", "a"], "rater": ["r", "r", 7], "label": [1, 0, 1]}
+    found = rater_array(table)
+    assert found.raters == (7, "r")
+    np.testing.assert_array_equal(estimate_raters(found).consensus, estimate_raters(found.labels).consensus)
+    for gap in (None, float("nan")):
+        with pytest.raises(ValueError, match='table: row 1, column "rater" is empty'):
+            rater_array(table | {"rater": ["r", gap, "s"]})
