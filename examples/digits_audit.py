@@ -1,4 +1,4 @@
-"""From labels with mistakes to re-checked labels, on pictures made on the spot: the README's tutorial as one script.
+"""From labels with mistakes to re-checked labels, on pictures made on the spot: the tutorial of docs/audit.md.
 
     python examples/digits_audit.py [FOLDER]
 

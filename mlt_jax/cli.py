@@ -26,6 +26,7 @@ from mlt_jax.audit.files import (
     is_ours,
     is_transition,
     merge_decisions,
+    places,
     read_decisions,
     write_audit,
     write_disagreements,
@@ -304,7 +305,7 @@ def run_apply(command: ApplyCommand) -> None:
         raise ValueError(f'--groups: {command.labels} has no column "{command.groups}"; leave it out, or correct it')
     n, q = labels.values.shape
     classes, ids = labels.classes or tuple(map(str, range(q))), labels.ids or tuple(map(str, range(n)))
-    place = {name: k for k, name in enumerate(ids)}, {name: k for k, name in enumerate(classes)}
+    place = places(ids, classes)
     values, flipped = labels.values.copy(), 0
     ballots = merge_decisions(command.decisions, **command.text()).values()
     doubts: list[float] = []  # P(the label was right) of each label that is flipped unseen

@@ -47,7 +47,9 @@ def check_outputs(
         if path.is_dir():
             raise ValueError(f"{flag}: {path} is a folder; pass the name of a file in it")
         if path.exists() and not force and not ours(path):
-            raise ValueError(f"{flag}: {path} is there and was not written by mlt; pass another name, or --force")
+            raise ValueError(
+                f"{flag}: {path} is there and was not written by mlt, or was filled in since; pass another, or --force"
+            )
 
 
 def guarded(cell: Any) -> Any:

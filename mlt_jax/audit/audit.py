@@ -31,7 +31,7 @@ from mlt_jax.estimator.auto import check_groups, estimate
 from mlt_jax.estimator.counting import counted_wrong
 from mlt_jax.estimator.crossfit import cross_val_logits, principal_components
 from mlt_jax.files.arrays import load_npz
-from mlt_jax.labels import Labels, as_labels, as_logits, num_axes
+from mlt_jax.labels import Labels, as_labels, as_logits, groups_in_rows, num_axes
 from mlt_jax.outputs import atomic
 from mlt_jax.transition import Status, TransitionEstimate, from_matrices, html_table
 
@@ -174,6 +174,7 @@ def audit_labels(
     if probs is None and features is None:
         raise ValueError("probs: neither probs nor features were given; pass one, from any framework")
     check_groups(groups, features)
+    groups = groups_in_rows(groups, checked.rows)
     x = None if features is None else principal_components(features, n, rows=checked.rows)
     if T is None:
         options: dict[str, Any] = dict(method=method, assume=assume, seed=seed, groups=groups)

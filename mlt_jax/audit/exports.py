@@ -194,7 +194,8 @@ def _served(images: Path | None, picture: Picture | None, row: int) -> str:
     found = None if images is None or picture is None else picture(row)
     if found is None or images is None:
         return ""
-    return f"/data/local-files/?d={quote(found.resolve().relative_to(images.resolve().parent).as_posix())}"
+    inside = Path(os.path.abspath(found)).relative_to(Path(os.path.abspath(images)).parent)  # links stay as they are
+    return f"/data/local-files/?d={quote(inside.as_posix())}"
 
 
 def _write_lines(path: Path, start: str, lines: Iterator[str], end: str) -> None:

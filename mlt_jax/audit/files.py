@@ -3,6 +3,7 @@
 Whatever is wrong with a file raises a ValueError of one line that names it.
 """
 
+import csv
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -74,7 +75,7 @@ def read_decisions(
     several reviewers say alike counts once; what they disagree about is refused. JSON is what Label Studio or FiftyOne
     exported, see `audit.exports`; labels of cells that nobody had labelled are left out. Options are of `read_text`.
     """
-    place = {name: k for k, name in enumerate(ids)}, {name: k for k, name in enumerate(classes)}
+    place = places(ids, classes)
     rows = []
     merged = merge_decisions([path], **options).values()
     for ballot in merged:
@@ -94,6 +95,12 @@ def read_decisions(
     return Decisions(*map(np.array, zip(*rows, strict=True)))
 
 
+def places(ids: Iterable[str], classes: Iterable[str]) -> tuple[dict[str, int], dict[str, int]]:
+    """The rows and columns by name, as decisions have names: without outer spaces."""
+    rows, columns = ({name.strip(): k for k, name in enumerate(names)} for names in (ids, classes))
+    return rows, columns
+
+
 def decision_rows(path: str | Path, **options: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     """Where each row of a CSV file of decisions stands, and the row: `example`, `class` and `decision` are text,
     `given`, `p_wrong` and `probability` numbers, NaN where the file has none. JSON: see `audit.exports`.
@@ -111,7 +118,7 @@ def decision_rows(path: str | Path, **options: Any) -> Iterator[tuple[str, dict[
         if row["decision"] not in FLIP + KEEP:
             raise ValueError(f'{path}: line {number} decides "{row["decision"]}"; write flip, keep or nothing')
         for key in ("given", "p_wrong", "probability"):
-            text = row.get(key, "") or "nan"
+            text = row.get(key, "").replace(",", ".") or "nan"  # as some spreadsheets write it
             if not is_number(text):
                 raise ValueError(f'{path}: line {number}, column "{key}" is "{text}"; write a number or nothing')
             row[key] = float(text)
@@ -248,7 +255,7 @@ def audit_outputs(out: Path) -> tuple[Path, Path, Path, Path]:
 
 
 def is_ours(path: Path) -> bool:
-    """Whether a file looks like one that `mlt` wrote."""
+    """Whether a file looks like one that `mlt` wrote, and that nobody has filled in."""
     if path.suffix == ".npz":
         return is_transition(path)
     try:
@@ -258,7 +265,9 @@ def is_ours(path: Path) -> bool:
     except (OSError, ValueError):
         return False
     if path.suffix == ".csv":
-        return text.startswith(tuple(map(",".join, (ISSUE_COLUMNS, *RATER_COLUMNS.values()))))
+        ours = text.startswith(tuple(map(",".join, (ISSUE_COLUMNS, *RATER_COLUMNS.values()))))
+        filled = any(row.get("decision") for row in csv.DictReader(text.splitlines()))
+        return ours and (not filled or path.name.endswith(".disagreements.csv"))  # decisions by hand are somebody's
     if path.suffix == ".json":
         return text.startswith('{\n  "examples":') and '"suspects":' in text
     return text.startswith("<!doctype html>") and "Made by mlt_jax" in text

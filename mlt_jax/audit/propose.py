@@ -24,6 +24,11 @@ class Proposal(NamedTuple):
 
     def decide(self, labels: Any) -> "Decisions":
         """The decisions by the right label of each cell, (m,) or (n, q): 0, 1, or -1 where undecided."""
+        if hasattr(labels, "iloc") and getattr(labels, "ndim", 0) == 2:
+            raise TypeError(
+                "labels: a DataFrame, whose order a proposal does not know; pass .loc[index, columns].to_numpy(), in "
+                "the order of the labels that it was made of"
+            )
         right, m = dense(labels, "labels"), len(self.example)
         least = tuple(int(part.max(initial=-1)) + 1 for part in (self.example, self.column))
         if right.shape != (m,) and (right.ndim != 2 or min(np.subtract(right.shape, least)) < 0):

@@ -79,6 +79,9 @@ def _task_id(path: Path, task: dict[str, Any], reading: Reading) -> tuple[str, s
 
 def _samples(path: Path, samples: list[dict[str, Any]], reading: Reading) -> Iterator[tuple[Any, list[str] | None]]:
     """The key and the labels of each sample, as FiftyOneDataset keeps them in samples.json."""
+    kinds = {value["_cls"] for one in samples for value in one.values() if isinstance(value, dict) and "_cls" in value}
+    if kinds and not kinds & {"Classifications", "Classification"}:
+        raise ValueError(f"{path}: has {', '.join(sorted(kinds))}, but no Classifications: export those")
     for k, sample in enumerate(samples):
         fields = {
             name: value for name, value in sample.items()

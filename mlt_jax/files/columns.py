@@ -15,8 +15,9 @@ from mlt_jax.outputs import is_number
 ID_COLUMNS = (
     "id", "ids", "image", "images", "name", "names", "file", "filename", "path", "example", "image_id", "image_name",
     "image_path", "file_name", "file_path", "filepath", "example_id", "sample_id", "uid", "uuid", "guid", "index",
-    "", "unnamed: 0",  # so pandas writes an index that has no name
+    "", "unnamed: 0",
 )  # fmt: skip
+_COUNTERS = ("", "unnamed: 0", "index")  # so pandas writes an index: ids only where no other column has them
 LIST_COLUMNS = ("labels", "label", "tags", "tag", "classes", "class", "categories", "category", "keywords")
 WORDS = {"true": 1.0, "false": 0.0} | dict.fromkeys(("", "na", "n/a", "<na>", "nan", "null", "none"), np.nan)
 _YES_NO = {"yes", "no", "y", "n", "t", "f", "x", "-", "on", "off", "present", "absent", "positive", "negative"}
@@ -75,6 +76,8 @@ def as_table(
     columns = [k for k in columns if k != kin]
     key_at = _key(path, names, cells, columns, reading, key)
     rest = [k for k in columns if k != key_at]
+    if key_at is not None:  # a counter beside the ids is no class
+        rest = [k for k in rest if names[k].lower() not in _COUNTERS or _is_class(cells[k]) or _is_text(cells[k])]
 
     def where(row: int) -> str:
         return f"{path}: {at} {row + first}"
@@ -142,9 +145,9 @@ def _key(
     for wanted in (reading.id_column, key):
         if wanted is not None and wanted in [names[k] for k in columns]:
             return next(k for k in columns if names[k] == wanted)
-    for k in columns:
-        if names[k].lower() in ID_COLUMNS and not _is_class(cells[k]):
-            return k
+    usual = [k for k in columns if names[k].lower() in ID_COLUMNS and not _is_class(cells[k])]
+    if usual:
+        return next((k for k in usual if names[k].lower() not in _COUNTERS), usual[0])
     if reading.id_column is not None:
         some = ", ".join(names)[:80]
         raise ValueError(f'{path}: has no column "{reading.id_column}", but {some}; correct --id-column')

@@ -50,6 +50,7 @@ def read_parquet(paths: list[Path], reading: Reading, path: Path) -> Table:
         if name in names:
             k = names.index(name)
             cells[k] = [_named(path, row, cell, words) for row, cell in enumerate(cells[k])]
+            whole[whole.columns[k]] = type(whole.iloc[:, k])(cells[k], index=whole.index, dtype=object)
     return as_table(path, Source(names, cells, frame=whole), reading, key=key, at="row", first=0)
 
 

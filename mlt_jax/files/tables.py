@@ -168,9 +168,12 @@ def read_groups(source: str, labels: Table, **options: Any) -> tuple[str, ...]:
     groups = tuple(row[-1 if key == 0 else 0].strip() for row in rows)
     if "" in groups:
         raise ValueError(f"{path}: line {groups.index('') + 2} has no group; give it one of its own")
-    if len(header) == 1 or not labels.ids:
+    if len(header) == 1:
         return _as_many(path, groups, labels)
     table = Table(path, np.zeros((len(rows), 0)), None, tuple(row[key].strip() for row in rows))
+    if not labels.ids:
+        _check_order(table, labels)
+        return _as_many(path, groups, labels)
     return tuple(groups[row] for row in rows_like(table, labels))
 
 

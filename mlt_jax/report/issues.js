@@ -212,7 +212,8 @@
     unsaved = true;
     count();
     if ($("state").value) refresh(true);
-    if (zoom.open) look(current);
+    if (zoom.open && current < 0) zoom.close();
+    else if (zoom.open) look(current);
   };
 
   // One's own decision settles a disagreement; the same one again takes it back.

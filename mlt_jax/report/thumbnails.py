@@ -2,6 +2,7 @@
 
 import base64
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from io import BytesIO
 from pathlib import Path
@@ -65,7 +66,10 @@ def pictures(rows: Iterable[int], image: Callable[[int], Any], *, beside: str | 
 
 
 def in_folder(folder: str | Path, ids: Sequence[str]) -> Callable[[int], Path | None]:
-    """A function from row to the picture in `folder` (or below it) named like its id, with or without extension."""
+    """A function from row to the picture in `folder` (or below it) named like its id, with or without extension.
+
+    The name is the path inside the folder, or of that only the last part, where one picture and one id have it.
+    """
     root = Path(folder).expanduser()
     if not root.is_dir():
         raise ValueError(f"{root}: there is no such folder of images")
@@ -73,12 +77,23 @@ def in_folder(folder: str | Path, ids: Sequence[str]) -> Callable[[int], Path | 
     by_name: dict[str, Path] = {}
     for path in paths:
         inside = path.relative_to(root)
-        for name in (path.stem, path.name, str(inside.with_suffix("")), str(inside)):
+        for name in (str(inside), str(inside.with_suffix(""))):
             by_name.setdefault(name, path)
+    bases = Counter(name for path in paths for name in {path.stem, path.name})
+    for path in paths:
+        for name in (path.name, path.stem):
+            if bases[name] == 1:
+                by_name.setdefault(name, path)
+    asked = Counter(Path(name).name for name in ids)
     if not any(name in by_name or Path(name).name in by_name for name in ids):
         found = f"such as {paths[0].name}" if paths else "none at all"
         raise ValueError(f'{root}: no image is named like an id such as "{ids[0]}"; it holds {len(paths)}, {found}')
-    return lambda row: by_name.get(ids[row]) or by_name.get(Path(ids[row]).name)
+
+    def picture(row: int) -> Path | None:
+        base = Path(ids[row]).name
+        return by_name.get(ids[row]) or (by_name.get(base) if asked[base] == 1 else None)
+
+    return picture
 
 
 def _thumbnail(source: Any) -> str | None:

@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 
-from mlt_jax.audit.files import merge_decisions, read_decisions, write_disagreements
+from mlt_jax.audit.files import (
+    ISSUE_COLUMNS,
+    decision_rows,
+    is_ours,
+    merge_decisions,
+    read_decisions,
+    write_disagreements,
+)
 from mlt_jax.labels import as_labels
 
 
@@ -82,3 +89,20 @@ def test_decisions_that_a_spreadsheet_saved_are_read_with_its_encoding(tmp_path)
         read_decisions(path, labels, ("a", "b"), ("Kätzchen",))
     found = read_decisions(path, labels, ("a", "b"), ("Kätzchen",), encoding="cp1252")
     assert (found.example.tolist(), found.label.tolist()) == ([0], [1])
+
+
+def test_a_file_that_was_filled_in_by_hand_is_no_longer_ours(tmp_path):
+    path = tmp_path / "report.issues.csv"
+    header = ",".join(ISSUE_COLUMNS)
+    blank = dict.fromkeys(ISSUE_COLUMNS, "") | {"example": "a", "class": "cat", "given": "1"}
+    path.write_text(f"{header}\n{','.join(blank.values())}\n")
+    assert is_ours(path)
+    path.write_text(f"{header}\n{','.join((blank | {'decision': 'flip'}).values())}\n")
+    assert not is_ours(path)
+
+
+def test_decisions_of_a_spreadsheet_with_decimal_commas_are_read(tmp_path):
+    path = tmp_path / "decisions.csv"
+    path.write_text("example;class;given;decision;p_wrong\na;cat;1;flip;0,93\n")
+    [(_, row)] = decision_rows(path)
+    assert row["p_wrong"] == 0.93

@@ -132,3 +132,11 @@ def test_arguments_of_another_type_are_named(unchecked_shapes):
     ):
         with pytest.raises(error, match=message):
             call()
+
+
+def test_a_frame_whose_order_a_proposal_does_not_know_is_refused():
+    pandas = pytest.importorskip("pandas")
+    labels = np.random.default_rng(0).integers(0, 2, (300, 2))
+    proposal = propose_cells(labels, np.random.default_rng(1).normal(size=labels.shape), 20)
+    with pytest.raises(TypeError, match=r"labels: a DataFrame.*pass \.loc"):
+        proposal.decide(pandas.DataFrame(labels))

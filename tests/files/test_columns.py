@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mlt_jax.files.columns import Reading, Source, as_table, joined, split_lists
+from mlt_jax.files.tables import read_table
 
 FORMS = [["a;b", "", "a"], ["a|b", "", "a"], ["['a', 'b']", "[]", "['a']"], ["['a' 'b']", "[]", "['a']"],
          [["a", "b"], [], ["a"]]]  # fmt: skip
@@ -42,3 +43,12 @@ def test_a_list_is_joined_as_the_others_are():
 def test_nobody_labelled_is_not_an_empty_list():
     found = table(["id", "labels"], ["x", "y", "z"], ["a", "NA", ""])
     np.testing.assert_array_equal(found.values[:, 0], [1, np.nan, 0])
+
+
+def test_a_counter_that_pandas_wrote_is_neither_id_nor_class_beside_real_ids(tmp_path):
+    path = tmp_path / "labels.csv"
+    path.write_text(",id,cat,dog\n0,img_7,1,0\n1,img_3,0,1\n")
+    table = read_table(path)
+    assert (table.ids, table.classes) == (("img_7", "img_3"), ("cat", "dog"))
+    path.write_text(",cat,dog\n5,1,0\n3,0,1\n")  # alone it is the ids
+    assert read_table(path).ids == ("5", "3")

@@ -85,3 +85,13 @@ def test_deep_pictures_are_scaled_and_turned_ones_upright(tmp_path):
     small = opened(pictures([0], lambda row: tmp_path / "xray.png", beside=tmp_path).thumbs[0])
     assert small.size == (10, 20)
     assert np.unique(small).tolist() == [117]
+
+
+def test_no_picture_of_another_folder_or_of_several_is_shown(tmp_path):
+    for name in ("train/0.png", "a/1.png", "b/1.png", "c/2.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.new("RGB", (4, 4)).save(tmp_path / name)
+    found = in_folder(tmp_path, ("train/0", "val/0", "1", "2"))
+    assert [found(row) and str(found(row).relative_to(tmp_path)) for row in range(4)] == [
+        "train/0.png", None, None, "c/2.png",
+    ]  # fmt: skip
