@@ -1,12 +1,14 @@
 """The configuration of a run as one frozen dataclass; the command line of `experiments/run.py` is derived from it."""
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from mlt_jax.arguments import check_integer, check_number
 from mlt_jax.data import DEFAULT_SPLITS
 from mlt_jax.models import names as MODELS
 from mlt_jax.models.pretrained import imagenet
@@ -30,7 +32,8 @@ class Config:
     """Train on noisy labels as the paper does: warm up, estimate the noise of every class, retrain with it, test."""
 
     dataset: str = "digits"
-    """digits (made on the spot), voc2007, voc2012, coco, or folder (images with CSV files of labels)"""
+    """digits (made on the spot), voc2007, voc2012, coco, folder (images with CSV files of labels) or features
+    (SPLIT.npz with features and labels, in --data-dir)"""
     data_dir: Path | None = None
     """folder that holds the data set; without it VOC and COCO are looked for in $MLT_JAX_DATA (else
     ~/.cache/mlt_jax/data) and where TensorFlow Datasets keeps its data, and downloaded where they are in neither"""
@@ -147,6 +150,21 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
+def _check_numbers(config: Config) -> None:
+    """Raises ValueError for a number that no run can have."""
+    for name in ("epochs", "sample_epoch", "batch_size", "image_size", "workers"):
+        if getattr(config, name) is not None:
+            check_integer(name, getattr(config, name), 1)
+    for name in ("accumulate", "views", "timeout"):
+        check_integer(name, getattr(config, name), 1)
+    if not config.seeds:
+        raise ValueError("seeds: none; pass at least one, such as --seeds 0")
+    for seed in config.seeds:
+        check_integer("seeds", seed, 0, 2**31 - 1)
+    if config.learning_rate is not None:
+        check_number("learning_rate", config.learning_rate, lambda x: 0 < x < math.inf, "a positive number")
+
+
 def resolve(config: Config) -> Settings:
     """The configuration with every default filled in.
 
@@ -167,7 +185,9 @@ def resolve(config: Config) -> Settings:
         find_method(name)
     if not config.methods:
         raise ValueError("methods: none; pass at least one, such as --methods Standard")
-    model = config.model or ("linear" if config.features else "small" if config.dataset == "digits" else "resnet50")
+    _check_numbers(config)
+    on_features = config.features is not None or config.dataset == "features"
+    model = config.model or ("linear" if on_features else "small" if config.dataset == "digits" else "resnet50")
     if model not in MODELS:
         raise ValueError(f"model: {model!r} is unknown; pass {', '.join(MODELS)}")
     backbone = config.backbone
@@ -176,16 +196,14 @@ def resolve(config: Config) -> Settings:
     pretrained = None if config.pretrained == "none" else config.pretrained or imagenet(model)
     if backbone == "tail" and model == "linear":
         raise ValueError("backbone: tail, and the model is linear, which has no stages; pass images and a ResNet")
-    if config.views < 1:
-        raise ValueError(f"views: {config.views}; pass at least 1")
     if backbone in ("frozen", "tail") and pretrained is None and model != "linear":
         fixed = f"frozen ({config.backbone})" if backbone == "frozen" else "fixed before the tail"
         raise ValueError(
             f"pretrained: none, and the backbone is {fixed}; pass --pretrained=weights.npz (or a "
             "name on the Hugging Face hub), --backbone=finetune to train all weights, or --features"
         )
-    digits, head = config.dataset == "digits", model == "linear" or backbone == "frozen"
-    epochs = config.epochs or {"coco": 30, "digits": 4}.get(config.dataset, 20)
+    digits, head = config.dataset == "digits" and not on_features, model == "linear" or backbone == "frozen"
+    epochs = config.epochs or (4 if digits else 30 if config.dataset == "coco" else 20)
     schedule = Schedule(
         epochs,
         config.sample_epoch or (epochs if digits else max(1, epochs // 2)),

@@ -100,7 +100,7 @@ def roll_call(coordinator: str, count: int, own: int, timeout: float) -> Peers:
       OSError: the port is taken.
     """
     host, _, port = coordinator.rpartition(":")
-    if not host or not port.isdigit():
+    if not host or not port.isdigit() or not 0 < int(port) < 2**16:
         raise ValueError(f"coordinator: {coordinator!r}; pass host:port of process 0, as 10.0.0.1:9876")
     if not 0 <= own < count:
         raise ValueError(f"process_id: {own} of {count} processes; pass 0 to {count - 1}")

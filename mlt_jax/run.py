@@ -1,7 +1,9 @@
 """One run from its configuration: data in, folder of results and a printed table out."""
 
+import re
 import shutil
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -17,9 +19,9 @@ from mlt_jax.config import DEFAULT_METHODS, Config, Settings, resolve
 from mlt_jax.data import Dataset
 from mlt_jax.models import Model, build
 from mlt_jax.paper import noise
-from mlt_jax.paper.methods import head_of, head_rates, needs_maps
+from mlt_jax.paper.methods import FROZEN_RATES, head_of, head_rates, needs_maps
 from mlt_jax.paper.tasks import Noisy, make_task
-from mlt_jax.processes import agree, is_main, same, say
+from mlt_jax.processes import agree, file_hash, is_main, same, say
 from mlt_jax.report import run_page
 from mlt_jax.training import records
 from mlt_jax.training.feature_cache import with_features, with_views
@@ -37,11 +39,14 @@ def run(config: Config) -> dict[str, Any]:
 def _run(settings: Settings, held: ExitStack) -> dict[str, Any]:
     config = settings.given
     _claim(settings, held)
-    train, test = load(settings)
+    train, test = read(settings)
+    identity = settings.identity() | {"data": [datasets.content_hash(data) for data in (train, test)]}
+    identity |= {"plugins": [file_hash(path) for path in config.plugins]}
+    identity |= {"weights": None if settings.pretrained is None else file_hash(Path(settings.pretrained))}
+    train, test = prepare(settings, train, test)
     say(f"{train.name}: {len(train.ids)} examples, {test.name}: {len(test.ids)}, {len(train.classes)} classes")
     engine = None
     train, features = estimator_features(settings, train)
-    identity = settings.identity() | {"data": [datasets.content_hash(data) for data in (train, test)]}
     same(identity | {"seeds": list(config.seeds), "methods": list(config.methods)}, timeout=float(config.timeout))
     methods = _methods(config)
     results = []
@@ -120,7 +125,8 @@ def build_engine(settings: Settings, train: Dataset) -> Engine:
     options: dict[str, Any] = {"size": config.image_size, "workers": config.workers, "on_error": config.on_error}
     return Engine(
         partial(build_model, settings, train), schedule=settings.schedule, images=train.features is None,
-        rates=head_rates(settings.schedule.learning_rate) if train.features is None else None,
+        rates=head_rates(settings.schedule.learning_rate) if train.features is None
+        else None if config.learning_rate else FROZEN_RATES,
         accumulate=config.accumulate, **options,
     )  # fmt: skip
 
@@ -139,17 +145,40 @@ def build_model(settings: Settings, train: Dataset, head: str, key: PRNGKeyArray
 
 
 def load(settings: Settings) -> tuple[Dataset, Dataset]:
-    """Training and test data; with kept features or maps where not all weights are trained."""
+    """Training and test data as the network takes them."""
+    return prepare(settings, *read(settings))
+
+
+def read(settings: Settings) -> tuple[Dataset, Dataset]:
+    """Training and test data as they are stored."""
     config = settings.given
-    read = partial(
+    one = partial(
         datasets.load, config.dataset, data_dir=config.data_dir, source=config.source, features=config.features,
         labels=config.labels,
     )  # fmt: skip
-    train, test = read(split=settings.train_split), read(split=settings.test_split)
+    train, test = one(split=settings.train_split), one(split=settings.test_split)
     if train.classes != test.classes:
         raise ValueError(f"test_split: {test.name} has other classes than {train.name}; pass splits that agree")
-    if train.features is not None or settings.backbone == "finetune":
+    if train.features is not None and test.features is not None:
+        if train.features.shape[1:] != test.features.shape[1:]:
+            shapes = f"{test.features.shape[1:]} features, {train.name} has {train.features.shape[1:]}"
+            raise ValueError(f"test_split: {test.name} has {shapes}; pass splits that agree")
+        if settings.train_split != settings.test_split and np.array_equal(train.features, test.features):
+            raise ValueError(
+                f"features: {settings.train_split} and {settings.test_split} are the same examples, so the test would "
+                "be of what was learned by heart; pass a folder with train.npz and test.npz (--dataset features "
+                "--data-dir FOLDER)"
+            )
+    return train, test
+
+
+def prepare(settings: Settings, train: Dataset, test: Dataset) -> tuple[Dataset, Dataset]:
+    """The data with kept features or maps where not all weights are trained, without what cannot be read."""
+    config = settings.given
+    if train.features is not None:
         return train, test
+    if settings.backbone == "finetune":
+        return (train, test) if config.on_error == "raise" else (readable(train), readable(test))
     options: dict[str, Any] = {"size": config.image_size, "workers": config.workers, "on_error": config.on_error}
     options |= {"model": build_model(settings, train, "linear", jax.random.key(0)), "folder": config.cache}
     if settings.backbone == "tail":
@@ -158,6 +187,25 @@ def load(settings: Settings) -> tuple[Dataset, Dataset]:
     say(f"the backbone is frozen: its features are computed once and kept in {config.cache}")
     options["maps"] = any(map(needs_maps, config.methods))
     return with_features(train, **options), with_features(test, **options)
+
+
+def readable(data: Dataset) -> Dataset:
+    """The examples whose image can be decoded."""
+    image = data.image
+    assert image is not None
+
+    def fine(row: int) -> bool:
+        try:
+            image(row)
+        except datasets.ImageError:
+            return False
+        return True
+
+    with ThreadPoolExecutor() as pool:
+        kept = np.flatnonzero(list(pool.map(fine, range(len(data.ids)))))
+    if len(kept) < len(data.ids):
+        say(f"{data.name}: {len(data.ids) - len(kept)} images cannot be read and are left out")
+    return data if len(kept) == len(data.ids) else data.take(kept)
 
 
 def estimator_features(settings: Settings, train: Dataset) -> tuple[Dataset, Float[np.ndarray, "n d"] | None]:
@@ -196,7 +244,7 @@ def _claim(settings: Settings, held: ExitStack) -> None:
         if settings.given.resume:
             records.claim(path, settings.identity(), remedy=_REMEDY)
         for old in () if settings.given.resume else settings.workdir.glob("seed*"):
-            if path.exists() or (old / _IDENTITY).exists():
+            if re.fullmatch(r"seed\d+", old.name) and (path.exists() or (old / _IDENTITY).exists()):
                 shutil.rmtree(old)
         records.write_json(path, settings.as_json())
 

@@ -73,7 +73,7 @@ def test_where_a_run_lies_and_how_it_is_split_into_processes_is_not_what_it_is()
             "pretrained: none, and the backbone is fixed before the tail",
         ),
         ({"features": Path("x"), "backbone": "tail"}, "backbone: tail, and the model is linear"),
-        ({"views": 0}, "views: 0; pass at least 1"),
+        ({"views": 0}, "views: 0; pass a whole number, 1 or more"),
         ({"sample_epoch": 30}, "sample_epoch: 30; pass 1 to epochs = 4"),
         ({"methods": ("Reweigh",)}, "method: 'Reweigh' is unknown; pass one of Standard, GCE"),
         ({"methods": ()}, "methods: none; pass at least one"),
@@ -85,3 +85,25 @@ def test_where_a_run_lies_and_how_it_is_split_into_processes_is_not_what_it_is()
 def test_a_wrong_setting_is_named_with_what_to_pass(changes, message):
     with pytest.raises(ValueError, match=message):
         resolve(Config(**changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seeds": ()}, "seeds: none; pass at least one"),
+        ({"seeds": (0, -1)}, "seeds: -1; pass a whole number"),
+        ({"accumulate": 0}, "accumulate: 0; pass a whole number, 1 or more"),
+        ({"epochs": 0}, "epochs: 0; pass"),
+        ({"batch_size": 0}, "batch_size: 0; pass"),
+        ({"learning_rate": -1.0}, "learning_rate: -1.0; pass a positive number"),
+    ],
+)
+def test_a_number_that_no_run_can_have_is_named(changes, message):
+    with pytest.raises(ValueError, match=message):
+        resolve(Config(**changes))
+
+
+def test_features_have_the_schedule_of_features_whatever_the_data_set_is_called(tmp_path):
+    for given in ({"features": tmp_path / "x.npz"}, {"dataset": "features", "data_dir": tmp_path}):
+        settings = resolve(Config(**given))
+        assert (settings.model, settings.schedule.epochs, settings.schedule.batch_size) == ("linear", 20, 128)

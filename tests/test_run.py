@@ -2,7 +2,9 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -232,21 +234,24 @@ def test_a_finished_run_is_read_not_repeated_and_no_resume_repeats_it(features, 
         run(config(features, tmp_path, epochs=3))
 
 
-def test_a_loss_that_is_not_finite_names_the_examples(features, tmp_path):
-    archive = dict(np.load(features / "voc2012_features.npz"))
-    archive["features"][7] = np.nan
-    for name in ("voc2012_labels.npz", "voc2007_labels.npz", "voc2007_features.npz"):
-        (tmp_path / name).write_bytes((features / name).read_bytes())
-    np.savez(tmp_path / "voc2012_features.npz", **archive)
+def test_a_loss_that_is_not_finite_names_the_examples(features, tmp_path, monkeypatch):
+    def broken(*args, **options):
+        data = load(*args, **options)
+        data.features[7] = np.nan
+        return data
+
+    monkeypatch.setattr("mlt_jax.data.load", broken)
     with pytest.raises(FloatingPointError, match="not finite at step"):
-        run(config(tmp_path, tmp_path / "run"))
+        run(config(features, tmp_path / "run"))
     kept = json.loads((tmp_path / "run" / "seed0" / "Standard" / "nonfinite.json").read_text())
     assert "voc2012_7" in kept["ids"]
     assert len(kept["ids"]) == 64
 
 
 def test_two_processes_give_the_metrics_of_one(features, tmp_path, start):
-    port = 20_000 + os.getpid() % 20_000
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
     words = flags(config(features, tmp_path / "two", epochs=3))
     command = [str(ROOT / "experiments" / "run.py"), *words, "--coordinator", f"127.0.0.1:{port}", "--num-processes"]
     processes = [start([*command, "2", "--process-id", str(k)]) for k in (0, 1)]
@@ -376,3 +381,63 @@ def test_auto_reads_the_pretrained_network_where_all_of_it_is_fine_tuned(images,
     assert "no pretrained weights" in capsys.readouterr().out
     assert estimator_features(resolve(dataclasses.replace(asked, estimator="recipe")), train) == (train, None)
     assert capsys.readouterr().out == ""
+
+
+def test_the_same_examples_to_train_and_test_on_are_refused(features, tmp_path):
+    with np.load(features / "voc2012_features.npz") as inputs, np.load(features / "voc2012_labels.npz") as labels:
+        np.savez(tmp_path / "all.npz", features=inputs["features"], labels=labels["trainval"] == 1)
+    given = Config(features=tmp_path / "all.npz", workdir=tmp_path / "run", seeds=(0,))
+    with pytest.raises(ValueError, match="features: train and test are the same examples"):
+        run(given)
+
+
+def test_an_edited_plugin_or_weight_file_is_another_run(features, tmp_path):
+    plugin = tmp_path / "mine.py"
+    text = "from mlt_jax.paper.methods import METHODS\nMETHODS['Mine'] = METHODS['Standard']\n"
+    plugin.write_text(text)
+    given = config(features, tmp_path / "run", epochs=1, methods=("Mine",), plugins=(plugin,))
+    first = run(given)
+    assert run(given) == first
+    plugin.write_text(text + "# another loss\n")
+    with pytest.raises(ValueError, match="holds a run with other plugins"):
+        run(given)
+
+
+def test_no_resume_deletes_seeds_of_runs_alone(features, tmp_path):
+    given = config(features, tmp_path / "run", epochs=1, methods=("Standard",))
+    run(given)
+    (tmp_path / "run" / "seedlings").mkdir()
+    (tmp_path / "run" / "seedlings" / "photo.txt").write_text("a rose")
+    (tmp_path / "run" / "seeds.txt").write_text("mine")
+    run(dataclasses.replace(given, resume=False))
+    assert (tmp_path / "run" / "seedlings" / "photo.txt").read_text() == "a rose"
+    assert (tmp_path / "run" / "seeds.txt").exists()
+
+
+def test_more_methods_on_maps_extend_a_finished_run(images, tmp_path):
+    net = build("resnet18", num_classes=1000, key=jax.random.key(7))
+    weights = save(tmp_path / "weights", "resnet18", net.params, net.stats, net.preprocess)
+    given = Config(
+        dataset="folder", data_dir=images, model="resnet18", pretrained=str(weights), backbone="frozen", epochs=1,
+        image_size=32, batch_size=32, seeds=(0,), methods=("Standard",), cache=tmp_path / "cache",
+        workdir=tmp_path / "run",
+    )  # fmt: skip
+    first = run(given)["test"]["Standard"]
+    both = run(dataclasses.replace(given, methods=("Standard", "CSRA")))["test"]
+    assert both["Standard"] == first
+    assert both["CSRA"]["mAP"]["mean"] > 0
+
+
+def test_images_that_cannot_be_read_are_left_out_of_a_network_too(images, tmp_path, capsys):
+    folder = tmp_path / "images"
+    shutil.copytree(images, folder)
+    for row in range(5):
+        (folder / f"test{row}.png").write_bytes(b"broken")
+    given = Config(
+        dataset="folder", data_dir=folder, model="small", epochs=1, batch_size=32, image_size=32, seeds=(0,),
+        methods=("Standard",), on_error="skip", workdir=tmp_path / "run",
+    )  # fmt: skip
+    run(given)
+    said = capsys.readouterr().out
+    assert "images/test: 5 images cannot be read and are left out" in said
+    assert "images/test: 35" in said

@@ -49,10 +49,12 @@ def load_features(
     q = values.shape[1] if values.ndim == 2 else 0
     classes = source.get("classes", np.array([f"class{column}" for column in range(q)]))
     features = np.asarray(features, np.float32)
-    if features.ndim < 2 or not np.isfinite(features).all():
-        wrong = np.flatnonzero(~np.isfinite(features).reshape(len(features), -1).all(1)) if features.ndim > 1 else []
-        found = f"row {wrong[0]} is not finite" if len(wrong) else f"shape {features.shape}"
-        raise ValueError(f"{features_path}: features: {found}; pass (n, d) finite numbers")
+    if features.ndim < 2:
+        raise ValueError(f"{features_path}: features: shape {features.shape}; pass (n, d)")
+    if not (fine := np.isfinite(features).reshape(len(features), -1).all(1)).all():
+        raise ValueError(
+            f"{features_path}: features: row {fine.argmin()} is not finite; compute it again or leave it out"
+        )
     if coding == "voc" and not (values == -1).any():
         coding = "01"  # VOC marks what is absent by -1
     checked = as_labels(values, coding=coding, classes=list(map(str, classes)), name=f"{path}: {key}")
@@ -88,10 +90,10 @@ def _open(path: str | Path, what: str) -> dict[str, np.ndarray]:
             f"{what}: {path} is missing; pass an npz, such as np.savez(path, features=..., labels=...)"
         )
     try:
-        found = np.load(path, allow_pickle=False)
-        if isinstance(found, np.ndarray):
-            raise ValueError("one array, without labels")
-        with found as archive:
+        with path.open("rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            if isinstance(archive, np.ndarray):
+                raise ValueError("one array, without labels")
             return dict(archive)
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(

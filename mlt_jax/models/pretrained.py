@@ -24,6 +24,7 @@ from mlt_jax.models.resnet import SHAPES, Shape
 from mlt_jax.network import reach
 
 _FILE = "model.safetensors"
+_PREPROCESS = "preprocess"  # in an npz of ours, as JSON; files without it are those of Keras
 _LEAVES = {"weight": "scale", "bias": "bias", "running_mean": "mean", "running_var": "var"}
 
 
@@ -78,7 +79,11 @@ def load(source: str | PathLike[str], shape: Shape) -> Weights:
     try:
         if path.suffix == ".npz":
             with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-                return Weights({_from_npz(key): value for key, value in archive.items()}, "v1", CAFFE, str(source))
+                arrays = dict(archive)
+            facts = arrays.pop(_PREPROCESS, None)
+            preprocess = CAFFE if facts is None else Preprocess(*map(_tuple, json.loads(str(facts))))
+            version = "v1" if preprocess == CAFFE else "v1.5"
+            return Weights({_from_npz(key): value for key, value in arrays.items()}, version, preprocess, str(source))
         with safe_open(path, "numpy") as opened:
             tensors = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118
             kept = (opened.metadata() or {}).get("preprocess")
@@ -109,6 +114,8 @@ def save(path: Path, name: str, params: PyTree, stats: PyTree, preprocess: Prepr
         save_file(to_torchvision(params, stats, SHAPES[name]), draft, metadata=facts)
     else:
         named: dict[str, Any] = {_to_npz(key): np.asarray(value) for key, value in arrays.items()}
+        if name in SHAPES and preprocess is not None:
+            named[_PREPROCESS] = np.array(json.dumps(preprocess))
         with draft.open("wb") as file:
             np.savez(file, **named)
     os.replace(draft, path)

@@ -4,7 +4,7 @@ A feed trains one epoch (`train`: the state after batches `start` and on), predi
 in evaluation mode), and puts a tree where the steps want it (`put`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -56,13 +56,10 @@ class Resident:
         self, step: Step, state: TrainState, T: Any, data: Dataset, *, epoch: int, seed: int, start: int,
         report: Report, wanted: Callable[[], bool] | None = None,
     ) -> TrainState:  # fmt: skip
-        """The state after an epoch."""
-        assert start == 0
+        """The state after batches `start` and on of an epoch."""
         if step not in self._epochs:
             self._epochs[step] = _scan_with(step)
-        # The rows of each batch, from the same place as everybody's.
-        rows_only = data._replace(features=np.zeros((len(data.ids), 0), np.float32))
-        plan = list(datasets.batches(rows_only, batch_size=self._batch_size, epoch=epoch, seed=seed, train=True))
+        plan = list(_plan(data, self._batch_size, epoch=epoch, seed=seed, start=start))
         rows, weight = (np.stack([batch[name] for batch in plan]) for name in ("index", "weight"))
         labels = jnp.asarray(data.labels, jnp.float32)
         state, losses = self._epochs[step](state, T, self._inputs(data), labels, rows, weight)
@@ -70,7 +67,7 @@ class Resident:
         if not np.isfinite(values).all():
             bad = int(np.argmin(np.isfinite(values)))
             raise NonFiniteLoss(int(state.step) - len(values) + bad + 1, rows[bad])
-        report(state, len(values), float(values.sum()))
+        report(state, start + len(values), float(values.sum()))
         return state
 
     def predict(
@@ -92,6 +89,12 @@ class Resident:
             found = data.features, jnp.asarray(data.features, jnp.float32)
         self._kept[key] = found  # the last used is the last to go
         return found[1]
+
+
+def _plan(data: Dataset, batch_size: int, *, epoch: int, seed: int, start: int) -> Iterator[datasets.Batch]:
+    """The batches of all processes, as everybody draws them, with rows and weights but without images and features."""
+    bare = data._replace(image=None, views=None, features=np.zeros((len(data.ids), 0), np.float32))
+    return iter(datasets.batches(bare, batch_size=batch_size, epoch=epoch, seed=seed, train=True, start=start))
 
 
 def _check_fits(size: int, stats: dict[str, int] | None) -> None:
@@ -140,9 +143,14 @@ class Streamed:
             report(state, done, loss)
 
         stream = datasets.batches(data, epoch=epoch, seed=seed, train=True, start=start, **self._options)
-        return stream_epoch(
-            lambda state, batch: step(state, batch, T), state, stream, mesh=self._mesh, on_step=on_step, wanted=wanted
-        )
+        try:
+            return stream_epoch(
+                lambda state, batch: step(state, batch, T), state, stream, mesh=self._mesh, on_step=on_step,
+                wanted=wanted,
+            )  # fmt: skip
+        except NonFiniteLoss as error:  # the rows of all processes
+            batch = next(_plan(data, self._options["batch_size"], epoch=epoch, seed=seed, start=done))
+            raise NonFiniteLoss(error.step, batch["index"]) from error
 
     def predict(
         self, params: PyTree, stats: PyTree, data: Dataset, *, drawn: tuple[int, int] | None = None

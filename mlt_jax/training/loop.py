@@ -350,7 +350,8 @@ class _Training:
         params, stats = self.tree["best"]
         if self.folder is not None and is_main():
             params_fixed, stats_fixed = self.model.fixed  # the file of a tail is a whole network
-            whole = (params_fixed | params, stats_fixed | stats)
+            net = params["net"] if "delta" in params else params  # T-Revision's correction is no weight of the network
+            whole = (params_fixed | net, stats_fixed | stats)
             save(self.folder / "weights", self.model.name, *whole, self.model.preprocess)
         return Fit(params, stats, math.nan if self.at.best_map is None else self.at.best_map, self.at.best_epoch)
 

@@ -2,6 +2,7 @@
 
 import csv
 import errno
+import hashlib
 import json
 import os
 import re
@@ -24,7 +25,10 @@ COLUMNS = ("mAP", "OF1", "CF1", "OP", "OR", "CP", "CR")
 
 def slug(name: str) -> str:
     """The name as part of a path; different names stay different."""
-    return re.sub(r"[^A-Za-z0-9.+=-]", "_", name.replace("%", "pc"))
+    plain = re.sub(r"[^A-Za-z0-9.+=-]", "_", name.replace("%", "pc"))
+    if re.fullmatch(r"[A-Za-z0-9.+=%(), -]*", name):
+        return plain
+    return f"{plain}.{hashlib.blake2b(name.encode(), digest_size=4).hexdigest()}"
 
 
 def read_json(path: Path) -> Any:

@@ -188,12 +188,8 @@ def stream_epoch(
 
 
 def finite_loss(step: int, loss: Array, rows: np.ndarray) -> float:
-    """The loss as a float; NonFiniteLoss with the step and all processes' rows if it is NaN or infinite."""
+    """The loss as a float; NonFiniteLoss with the step and this process's rows if it is NaN or infinite."""
     value = float(loss)
-    if np.isfinite(value):
-        return value
-    if jax.process_count() > 1:
-        from jax.experimental import multihost_utils
-
-        rows = np.ravel(multihost_utils.process_allgather(rows))
-    raise NonFiniteLoss(step, rows)
+    if not np.isfinite(value):
+        raise NonFiniteLoss(step, rows)
+    return value

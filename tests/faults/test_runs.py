@@ -89,6 +89,7 @@ def test_broken_json_is_one_line_and_what_it_says_to_do_helps(features, copy, wo
 def test_two_runs_in_one_folder_at_once_are_one_run_and_one_line(words, start, ended, tmp_path):
     first = start(words(tmp_path / "run", "--epochs=200"))
     while not (tmp_path / "run" / "config.json").exists():
+        assert first.poll() is None, first.communicate()
         time.sleep(0.01)
     first.send_signal(signal.SIGSTOP)  # however slow the second is to start, the first is at work
     code, [line] = ended(words(tmp_path / "run", "--epochs=200"))
@@ -98,6 +99,7 @@ def test_two_runs_in_one_folder_at_once_are_one_run_and_one_line(words, start, e
     # And Ctrl-C ends the first with one line; the same command goes on.
     log = tmp_path / "run/seed0/Standard/metrics.jsonl"
     while not any(int(path.name) > 1 for path in (log.parent / "checkpoints").glob("*") if path.name.isdigit()):
+        assert first.poll() is None, first.communicate()
         time.sleep(0.01)
     first.send_signal(signal.SIGINT)
     _, err = first.communicate()

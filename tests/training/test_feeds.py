@@ -71,9 +71,14 @@ def test_an_epoch_taken_up_in_the_middle_ends_where_a_whole_one_does(feeds, data
         middle[done] = jax.tree.map(jnp.copy, state)
 
     feed.train(step, feed.put(state()), feed.put(T), data, epoch=1, seed=3, start=0, report=keep)
+    begin = jax.tree.map(jnp.copy, middle[2])
     rest, told = train(feed, data, start=2, begin=middle[2])
     assert [entry[:2] for entry in told] == [entry[:2] for entry in parts[2:]]
     jax.tree.map(np.testing.assert_array_equal, rest.params, whole.params)
+    # One process may go on with what several have begun.
+    rest, [(_, done, _)] = train(feeds["Resident"], data, start=2, begin=feeds["Resident"].put(jax.device_get(begin)))
+    assert done == len(parts)
+    np.testing.assert_allclose(rest.params["kernel"], whole.params["kernel"], atol=1e-5)
 
 
 def test_predictions_are_the_models_for_every_example(feeds, data):

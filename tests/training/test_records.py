@@ -93,3 +93,8 @@ def test_a_summary_is_means_over_seeds_and_its_table_says_them():
     assert "seconds per seed: Standard 2.0" in text
     nobody_knows = summarize([result(0.6, 1.0) | {"T_error": {}}])
     assert "error of T" not in table(nobody_knows, title="")
+
+
+def test_different_names_have_different_folders():
+    assert slug("Our estimator (R=1)") == "Our_estimator__R=1_"
+    assert len({slug(name) for name in ("GCE é", "GCE è", "A [1]", "A (1)")}) == 4

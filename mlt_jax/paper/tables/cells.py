@@ -17,7 +17,7 @@ from mlt_jax.data import Dataset
 from mlt_jax.estimator.crossfit import cross_val_logits
 from mlt_jax.models import build
 from mlt_jax.paper import noise
-from mlt_jax.paper.methods import ESTIMATORS, head_of, head_rates, load_plugins
+from mlt_jax.paper.methods import ESTIMATORS, FROZEN_RATES, head_of, head_rates, load_plugins
 from mlt_jax.paper.tables import label_only
 from mlt_jax.paper.tables.options import Options, identity, length
 from mlt_jax.paper.tables.plan import MAP_STUDIES, REAL_TEST, STUDIES, Cell, Study
@@ -29,9 +29,6 @@ from mlt_jax.training.methods import find_method
 from mlt_jax.training.records import slug, write_json
 from mlt_jax.transition import Status
 
-# A deep head wants smaller steps: mAP on noisy validation labels, VOC2007 at (0,0.2), was .56 at the others' 5e-4, .61
-# at this and .59 at 5e-5.
-FROZEN_RATES = {"agcn": 1.5e-4}
 COCO_LABELS = "coco2014_train_labels.npz"
 
 

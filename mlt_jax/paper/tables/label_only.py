@@ -44,8 +44,7 @@ def partner_error(
     Exactly the right labels are selected. `partners` says how many were valid, of `asked`.
     """
     y, right = labels[:, PERSON] == 1, labels[:, PERSON] == clean[:, PERSON]
-    # A side that is known to have no noise is selected whole.
-    on, off = (y & (right | (assume == "missing"))), (~y & (right | (assume == "partial")))
+    on, off = y & right, ~y & right
     chosen = partner_groups()[group]
     partners = labels[:, chosen].astype(np.float32)
     m_j = np.full(len(chosen), y.mean(), np.float32)

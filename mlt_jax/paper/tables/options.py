@@ -10,7 +10,7 @@ class Options:
     """Run the missing cells of the paper's tables and write them, ours beside theirs."""
 
     table: tuple[str, ...] = ("all",)
-    """ids of tables.json, such as est_VOC2012 or cls_VOC2007_c; tau, the paper's figure; or all"""
+    """the paper's labels, such as est_VOC2012 or cls_VOC2007_c; tau, the paper's figure; or all"""
     features_dir: Path | None = None
     """folder of DATASET_features.npz and DATASET_labels.npz (of COCO coco2014_train_labels.npz, for all its labels)"""
     devkit: Path | None = None

@@ -13,9 +13,9 @@ from typing import Any
 from tqdm import tqdm
 
 from mlt_jax.paper import noise
-from mlt_jax.paper.methods import load_plugins
+from mlt_jax.paper.methods import FROZEN_RATES, load_plugins
 from mlt_jax.paper.tables import launch, store
-from mlt_jax.paper.tables.cells import FROZEN_RATES, Job, Outcome, jobs_of, lacking, learning_rate, run_job
+from mlt_jax.paper.tables.cells import Job, Outcome, jobs_of, lacking, learning_rate, run_job
 from mlt_jax.paper.tables.options import Options, check, identity, length
 from mlt_jax.paper.tables.plan import BESIDE, Cell, Plan, ids, plan
 from mlt_jax.paper.tables.results import Table, read, tabulate
@@ -32,7 +32,7 @@ STAND_IN = (
     "part, 33,347 images of train2014 and 6,669 of val2014. Only-difficult labels are {difficult} in the test set."
 )
 PART_OF_COCO = (
-    "On 30,012 of COCO's images, 512 components of features of 160-px images; gold on all 82,081 images' labels."
+    "On 30,012 of COCO's images, 512 components of features of 160-px images; gold on the labels of 73,873 images."
 )
 NOISE_FREE_SIDE = (
     '"Our estimator" and "Reweight-Ours" are the paper\'s recipe with the rule of its code (residual). They, T and '
