@@ -527,7 +527,7 @@ def plot(rows: list[Row], path: Path) -> None:
         figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
 
 
-# What issue 16 asks for: (row, value, most, what it is).
+# What is wanted: (row, value, most, what it is).
 BARS = (
     (f"{LARGE} n=490449 q=670091", "labels_to_T", 60, "670,091 classes, 490,449 examples: labels to T, s"),
     (f"{LARGE} n=490449 q=670091", "peak_gb", 8, "the same: peak memory, GB"),

@@ -3,7 +3,8 @@
     python experiments/tables.py --table est_VOC2012 --features-dir DIR
     python experiments/tables.py --table all --features-dir DIR --devkit DIR --pretrained resnet50.npz
 
-DIR holds `voc2007_features.npz`, `voc2007_labels.npz`, the same of VOC2012, and `coco2014_train_labels.npz`; the devkit
+DIR holds `voc2007_features.npz`, `voc2007_labels.npz`, the same of VOC2012, `coco2014_train_labels.npz` and
+`coco_features.npz`; the devkit
 folder holds VOCdevkit (VOC2007's lists of train and val, and its images for AGCN and CSRA). Every run leaves one small
 file: the same command goes on where it was stopped. `--help` says the rest. Exit codes are those of `run.py`.
 """

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from paths import DATA
+from paths import ROOT
 
 from mlt_jax.paper.noise import corrupt, transition
 from mlt_jax.paper.theory import (
@@ -37,9 +37,7 @@ def coco(real_data):
 
 @pytest.fixture(scope="module")
 def printed():
-    path = DATA.parent / "paper" / "tables.json"
-    if not path.exists():
-        pytest.skip(f"the paper's tables not found at {path}")
+    path = ROOT / "mlt_jax" / "paper" / "printed.json"
     rows = next(table for table in json.loads(path.read_text())["tables"] if table["id"] == "validation_coco")["rows"]
     return np.array([[value["mean"] for value in row["values"]] for row in rows]), [row["bold"] for row in rows]
 
