@@ -41,8 +41,10 @@ def _run(settings: Settings, held: ExitStack) -> dict[str, Any]:
     _claim(settings, held)
     train, test = read(settings)
     identity = settings.identity() | {"data": [datasets.content_hash(data) for data in (train, test)]}
-    identity |= {"plugins": [file_hash(path) for path in config.plugins]}
-    identity |= {"weights": None if settings.pretrained is None else file_hash(Path(settings.pretrained))}
+    if config.plugins:
+        identity["plugins"] = [file_hash(path) for path in config.plugins]
+    if settings.pretrained is not None:
+        identity["weights"] = file_hash(Path(settings.pretrained))
     train, test = prepare(settings, train, test)
     say(f"{train.name}: {len(train.ids)} examples, {test.name}: {len(test.ids)}, {len(train.classes)} classes")
     engine = None
