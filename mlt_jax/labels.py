@@ -330,7 +330,7 @@ def in_rows(frame: Any, rows: tuple[Any, ...] | None, name: str) -> Any:
 
 def groups_in_rows(groups: Any, rows: tuple[Any, ...] | None) -> Any:
     """Group ids with those of a pandas Series in the order of the labels' index, as `in_rows`; others as they are."""
-    if not hasattr(groups, "to_frame"):
+    if not (hasattr(groups, "iloc") and hasattr(groups, "to_frame")):
         return groups
     return in_rows(groups.to_frame(), rows, "groups").iloc[:, 0].to_numpy()
 

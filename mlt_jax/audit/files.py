@@ -97,8 +97,15 @@ def read_decisions(
 
 def places(ids: Iterable[str], classes: Iterable[str]) -> tuple[dict[str, int], dict[str, int]]:
     """The rows and columns by name, as decisions have names: without outer spaces."""
-    rows, columns = ({name.strip(): k for k, name in enumerate(names)} for names in (ids, classes))
-    return rows, columns
+
+    def place(what: str, names: Iterable[str]) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for k, name in enumerate(names):
+            if found.setdefault(name.strip(), k) != k:
+                raise ValueError(f'labels: {what} "{name.strip()}" stands twice, but for spaces; rename one')
+        return found
+
+    return place("example", ids), place("class", classes)
 
 
 def decision_rows(path: str | Path, **options: Any) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -265,9 +272,11 @@ def is_ours(path: Path) -> bool:
     except (OSError, ValueError):
         return False
     if path.suffix == ".csv":
-        ours = text.startswith(tuple(map(",".join, (ISSUE_COLUMNS, *RATER_COLUMNS.values()))))
+        if not text.startswith(tuple(map(",".join, (ISSUE_COLUMNS, *RATER_COLUMNS.values())))):
+            return False
+        # Decisions by hand are somebody's work.
         filled = any(row.get("decision") for row in csv.DictReader(text.splitlines()))
-        return ours and (not filled or path.name.endswith(".disagreements.csv"))  # decisions by hand are somebody's
+        return not filled or path.name.endswith(".disagreements.csv")
     if path.suffix == ".json":
         return text.startswith('{\n  "examples":') and '"suspects":' in text
     return text.startswith("<!doctype html>") and "Made by mlt_jax" in text

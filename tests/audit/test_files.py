@@ -8,6 +8,7 @@ from mlt_jax.audit.files import (
     decision_rows,
     is_ours,
     merge_decisions,
+    places,
     read_decisions,
     write_disagreements,
 )
@@ -106,3 +107,9 @@ def test_decisions_of_a_spreadsheet_with_decimal_commas_are_read(tmp_path):
     path.write_text("example;class;given;decision;p_wrong\na;cat;1;flip;0,93\n")
     [(_, row)] = decision_rows(path)
     assert row["p_wrong"] == 0.93
+
+
+def test_names_that_differ_in_outer_spaces_alone_are_refused():
+    assert places(["a", " b"], ["cat"]) == ({"a": 0, "b": 1}, {"cat": 0})
+    with pytest.raises(ValueError, match='labels: example "a" stands twice, but for spaces'):
+        places(["a", " a"], ["cat"])

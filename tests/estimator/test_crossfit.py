@@ -8,6 +8,7 @@ from sklearn.metrics import roc_auc_score
 from mlt_jax import cross_val_logits
 from mlt_jax.estimator import crossfit
 from mlt_jax.estimator.crossfit import deal_folds
+from mlt_jax.labels import as_labels
 
 
 @pytest.fixture(scope="module")
@@ -180,3 +181,16 @@ def test_double_precision_gives_the_same_logits(data):
 def test_a_gap_among_group_names_is_no_group():
     with pytest.raises(ValueError, match="groups: example 1 has none"):
         deal_folds(4, folds=2, groups=["a", np.nan, "b", "c"])
+
+
+def test_groups_in_a_series_follow_its_index(data):
+    features, clean, _ = data
+    names = [f"x{row}" for row in range(len(clean))]
+    labels = pd.DataFrame(clean.astype(int), index=names)
+    frame, groups = pd.DataFrame(features, index=names), pd.Series(np.arange(len(clean)) // 3, index=names)
+    expected = cross_val_logits(features, clean.astype(int), groups=groups.to_numpy())
+    order = np.random.default_rng(0).permutation(len(clean))
+    found = cross_val_logits(frame.iloc[order], as_labels(labels), groups=groups.iloc[order])
+    np.testing.assert_allclose(found, expected, atol=1e-4)  # sums over other orders; other folds differ by far more
+    by_index = cross_val_logits(features, as_labels(labels), groups=pd.Index(groups))  # an index is but a list of ids
+    np.testing.assert_array_equal(by_index, expected)
