@@ -166,7 +166,7 @@ def to_lists(labels: Labels) -> list[list[int]]:
 def _decode(
     grid: Shaped[np.ndarray, "n q"], coding: str, observed: Bool[np.ndarray, "n q"] | None, names: Names, name: str
 ) -> Labels:
-    if coding == "01" and grid.dtype in (np.uint8, np.bool_) and grid.max() <= 1:
+    if coding == "01" and (grid.dtype == bool or (grid.dtype == np.uint8 and grid.max() <= 1)):
         values = grid.view(np.uint8)
     else:
         hits = {code: grid == code for code in CODINGS[coding]}

@@ -192,7 +192,11 @@ def _upper_end(likely: Any, labels: Any, evidence: Evidence, curve: Curve, class
         if sparse or labels.observed is None:
             seen = np.broadcast_to(np.asarray(cells.sum(0), float)[:, None], partner.shape)
         else:
-            seen = np.take_along_axis(cells.T @ labels.observed[:, classes].astype(np.float32), partner, 1)
+            column = np.repeat(np.arange(k), np.diff(cells.indptr))
+            seen = np.zeros(partner.shape)
+            for place, others in enumerate(classes[partner].T):
+                known = labels.observed[cells.indices, others[column]]
+                seen[:, place] = np.bincount(column, cells.data * known, minlength=k)
         return seen - at_pairs(cells.T @ ones)
 
     size, odds, wrong = map(counted, (at_end, odd_there, impure))

@@ -11,7 +11,14 @@ from jaxtyping import PRNGKeyArray
 
 from mlt_jax.arguments import check_integer, check_switch
 from mlt_jax.estimator.counts import Tables, check_inputs, count_checked
-from mlt_jax.estimator.solve import check_aggregate, conclude_all, estimate_from_tables, gather_rows, partner_ranks
+from mlt_jax.estimator.solve import (
+    check_aggregate,
+    check_rule,
+    conclude_all,
+    estimate_from_tables,
+    gather_rows,
+    partner_ranks,
+)
 from mlt_jax.estimator.uncertainty import standard_errors
 from mlt_jax.labels import Labels
 from mlt_jax.transition import Status, TransitionEstimate, as_transition
@@ -118,13 +125,12 @@ def _estimate_blocks(
 
     The blocks give their evidence, which is small; the conclusions need that of all classes.
     """
-    rank = partner_ranks(num_classes, **rule)
+    check_rule(num_classes, **rule)  # before anything is counted
     other = None if fallback is None else as_transition(fallback, num_classes, name="fallback")
     options: dict[str, Any] = dict(aggregate=rule["aggregate"], assume=rule["assume"], mesh=mesh)
     whole: Any = None
     for classes, tables in blocks:
-        ranks = rank if len(rank) == 1 else rank[classes]
-        found = gather_rows(tables, ranks, jnp.asarray(classes), **options)
+        found = gather_rows(tables, partner_ranks(num_classes, classes, **rule), jnp.asarray(classes), **options)
         part = jax.tree.map(np.asarray, found)  # waits until the shared tables are no longer needed
         if whole is None:
             whole = jax.tree.map(lambda x: np.empty((num_classes, *x.shape[1:]), x.dtype), part)

@@ -3,6 +3,9 @@
 Every table is indexed `[j, i]`: class j, whose noise is estimated, and partner i, the other class of the pair.
 """
 
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 from typing import Any, NamedTuple
 
@@ -17,10 +20,9 @@ from mlt_jax.labels import Labels, as_labels, as_mask, check_coding
 # A float32 sum of ones is exact up to here, so each product of this many rows is; the products are added as integers.
 _EXACT_ROWS = 2**24 - 1
 _CHUNK_CELLS = 2**25
-# Three counts of so many rows fit a float64; so many cells at a time fit the cache.
-_PACKED_BITS = 17
+# Two counts of so many rows fit a float32; so many cells at a time fit the cache.
+_PACKED_BITS = 12
 _PACKED_ROWS = 2**_PACKED_BITS - 1
-_PACKED_CODES = np.array([0, 1, 2**_PACKED_BITS, 2 ** (2 * _PACKED_BITS)], float)
 _PACKED_CELLS = 2**18
 # What a cell takes to become sparse and a pair of labels to be added to a list, in units of 1500 multiplications.
 _CELL_TIME, _PAIR_TIME = 0.05, 3.0
@@ -172,14 +174,36 @@ def check_inputs(
         known = sparse.as_masked_labels(labels, observed, coding=coding)
         if known is not None:
             return known, sparse.as_sparse_mask(selected, unselected, known)
+    name, given = ("selected", selected) if unselected is None else ("unselected", unselected)
+    if observed is None and coding == "01" and _are_bytes(labels, given):
+        found = _as_sparse(labels, given, name)
+        if found is not None:
+            return found
     checked = as_labels(labels, coding=coding, observed=observed)
-    given = as_mask(unselected if selected is None else selected, checked, name="un" * (selected is None) + "selected")
-    if checked.observed is None and _nearly_empty(checked.values, given):
-        from mlt_jax.estimator import sparse_counts as sparse
-
-        return sparse.from_dense(checked.values, given, selected=unselected is None)
+    given = as_mask(given, checked, name=name)
+    found = _as_sparse(checked.values, given, name) if checked.observed is None else None
+    if found is not None:
+        return found
     mask = given if unselected is None else ~given
     return checked, mask if checked.observed is None else mask & checked.observed
+
+
+def _are_bytes(labels: Any, mask: Any) -> bool:
+    """Whether these are (n, q) NumPy arrays of a byte per cell, which need no conversion."""
+    fit = all(isinstance(x, np.ndarray) and x.ndim == 2 and x.size for x in (labels, mask))
+    return fit and labels.shape == mask.shape and labels.dtype == np.uint8 and mask.dtype == bool
+
+
+def _as_sparse(values: UInt8[np.ndarray, "n q"], given: Bool[np.ndarray, "n q"], name: str) -> tuple[Any, Any] | None:
+    """Dense labels that are nearly all zero, and their mask, as sparse ones; None where that is slower.
+
+    Or where a label is neither 0 nor 1: a whole pass over them to check that first would take as long as reading them.
+    """
+    if not _nearly_empty(values, given):
+        return None
+    from mlt_jax.estimator import sparse_counts as sparse
+
+    return sparse.from_dense(values, given, selected=name == "selected")
 
 
 def _nearly_empty(values: UInt8[np.ndarray, "n q"], mask: Bool[np.ndarray, "n q"]) -> bool:
@@ -207,34 +231,37 @@ def count_checked(labels: Any, selected: Any) -> Tables:
 
 
 def _count_packed(values: UInt8[np.ndarray, "n q"], selected: Bool[np.ndarray, "n q"]) -> Tables:
-    """`count` on the CPU: one product of float64, whose 53 bits hold three counts, instead of three of float32."""
+    """`count` on the CPU: one float32 product counts S+ and S-, in digits of their own, and one of half the cost Y'Y.
+
+    BLAS multiplies; a thread per core prepares the factors and takes the counts out of the products.
+    """
     n, q = values.shape
-    rows = min(n, _PACKED_ROWS, max(_PACKED_CELLS // q, min(q, 32 * _PACKED_CELLS // q), 1))
-    code, right, kind = np.empty((rows, q)), np.ones((rows, q + 1)), np.empty((rows, q), np.uint8)
-    total = np.zeros((3, q, q + 1), np.int32)  # in U+, S-, S+; the last column has their sizes
-    packed, waiting = np.zeros((q, q + 1)), 0
+    rows, step = min(n, _PACKED_ROWS), max(1, _PACKED_CELLS // q)
+    code, right = np.empty((rows, q), np.float32), np.ones((rows, q + 1), np.float32)
+    both, pos, neg = (np.zeros((q, q + 1), np.int32) for _ in range(3))  # the last column has the sizes
 
-    def unpack() -> None:
-        counts = packed.astype(np.int64)
-        for k in range(3):
-            total[k] += (counts >> _PACKED_BITS * k & _PACKED_ROWS).astype(np.int32)
-        packed[:] = 0
+    def prepare(part: slice, y: np.ndarray, s: np.ndarray) -> None:
+        kind = np.multiply(y[part], _PACKED_ROWS, dtype=np.uint16)
+        kind += 1
+        kind *= s[part].view(np.uint8)
+        code[part] = kind  # S-: 1, S+: 2**_PACKED_BITS, unselected: 0
+        right[part, :q] = y[part]
 
-    for start in range(0, n, rows):
-        y, s = values[start : start + rows], selected[start : start + rows].view(np.uint8)
-        if waiting + len(y) > _PACKED_ROWS:
-            unpack()
-            waiting = 0
-        part = slice(len(y))
-        np.add(y, s, out=kind[part])
-        np.add(kind[part], s, out=kind[part])  # 1: U+, 2: S-, 3: S+
-        np.take(_PACKED_CODES, kind[part], out=code[part], mode="clip")
-        right[part, :q] = y
-        packed += code[part].T @ right[part]
-        waiting += len(y)
-    unpack()
-    missed, neg, pos = total
-    both = missed + pos
+    def unpack(part: slice, products: np.ndarray, packed: np.ndarray) -> None:
+        both[part] += products[part].astype(np.int32)
+        counts = packed[part].astype(np.int32)
+        pos[part] += counts >> _PACKED_BITS
+        neg[part] += counts & _PACKED_ROWS
+
+    def in_parts(work: Callable[..., None], number: int, *arrays: np.ndarray) -> None:
+        list(pool.map(lambda k: work(slice(k, min(k + step, number)), *arrays), range(0, number, step)))
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for start in range(0, n, rows):
+            y, s = values[start : start + rows], selected[start : start + rows]
+            in_parts(prepare, len(y), y, s)
+            seen = right[: len(y)]
+            in_parts(unpack, q, (seen.T @ seen)[:q], code[: len(y)].T @ seen)
     tables = (both[:, :q], pos[:, :q], neg[:, :q], both[None, :, q])
     sizes = (np.full((1, 1), n, np.int32), both[:, q:], pos[:, q:], neg[:, q:])
     return Tables(*map(jnp.asarray, (*tables, *sizes)))

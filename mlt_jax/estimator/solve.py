@@ -49,18 +49,38 @@ def estimate_from_tables(
 
 
 def partner_ranks(
-    q: int, *, aggregate: str, assume: str, num_partners: int | None, key: PRNGKeyArray | None
-) -> Int[Array, "#q q"]:
-    """`rank[j, i]`: the place of partner i in the order in which class j uses its partners; q if it does not.
+    q: int,
+    classes: Int[Array | np.ndarray, "rows"] | None = None,
+    *,
+    aggregate: str,
+    assume: str,
+    num_partners: int | None,
+    key: PRNGKeyArray | None,
+) -> Int[Array, "#rows q"]:
+    """`rank[k, i]`: the place of partner i in the order in which class `classes[k]` uses them; q if it does not.
 
-    The shape is (1, q) if the order is the same for all classes. The entries `rank[j, j]` are to be ignored.
+    Without `classes` those of all. The shape is (1, q) if the order is the same for all. Each class draws for itself,
+    whichever others are asked for. The entries of a class as its own partner are to be ignored.
     """
     check_rule(q, aggregate=aggregate, assume=assume, num_partners=num_partners, key=key)
     if key is None or (num_partners is None and aggregate != "first"):
         return jnp.arange(q)[None]
-    draw = jax.random.uniform(key, (q, q)) + jnp.eye(q)
-    rank = jnp.argsort(jnp.argsort(draw, axis=1), axis=1)
-    return jnp.where(rank < (q - 1 if num_partners is None else num_partners), rank, q)
+    classes = jnp.arange(q) if classes is None else jnp.asarray(classes)
+    return _drawn(key, classes, q, q - 1 if num_partners is None else num_partners)
+
+
+@partial(jax.jit, static_argnames="q")
+def _drawn(
+    key: PRNGKeyArray, classes: Int[Array, "rows"], q: int, number: int | Int[Array, ""]
+) -> Int[Array, "rows q"]:
+    """Ranks of as many partners as asked for, of some classes."""
+
+    def of_class(j: Int[Array, ""]) -> Int[Array, "q"]:
+        draw = jax.random.uniform(jax.random.fold_in(key, j), (q,)).at[j].set(2)
+        rank = jnp.zeros(q, jnp.int32).at[jnp.argsort(draw)].set(jnp.arange(q, dtype=jnp.int32))
+        return jnp.where(rank < number, rank, q)
+
+    return jax.lax.map(of_class, classes, batch_size=min(_BLOCK, len(classes)))
 
 
 def check_aggregate(aggregate: str) -> None:

@@ -13,13 +13,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sp
-from jaxtyping import Bool, Int32, Int64, Shaped, UInt8
+from jaxtyping import Bool, Int32, Int64, Shaped, UInt8, UInt64
 from tqdm import tqdm
 
 from mlt_jax.estimator.counts import Tables
 
 _CLASSES_AT_ONCE = 256  # whose rows one thread sums at once
 _AT_ONCE = 2**24  # nonzeros that are gathered at once, unless a single class has more
+_CELLS_READ = 2**23  # of a dense array at once: of fewer, threads mostly wait for each other
+_SAMPLE = 2**12  # rows, which tell enough of all
 _BYTES_PER_PAIR = 16  # three 32-bit tables, and as much again for what is computed from them
 
 
@@ -115,36 +117,57 @@ def _stored(given: Any, name: str, shape: tuple[int, int]) -> SparseMask:
 
 def from_dense(
     values: UInt8[np.ndarray, "n q"], mask: Bool[np.ndarray, "n q"], *, selected: bool
-) -> tuple[SparseLabels, SparseMask]:
-    """Sparse form of dense 0/1 labels and of a dense mask of selected, or else of unselected, cells."""
+) -> tuple[SparseLabels, SparseMask] | None:
+    """Sparse form of dense labels and of a dense mask of selected, or else of unselected, cells.
+
+    None if a label is neither 0 nor 1.
+    """
     by_example = _ones(values, True)
-    stored = bool(2 * np.count_nonzero(mask) <= mask.size)  # the rarer value
+    if by_example is None:
+        return None
+    sample = mask[:: 1 + len(mask) // _SAMPLE].copy()
+    stored = bool(2 * np.count_nonzero(sample) <= sample.size)  # the rarer value
     return SparseLabels(by_example, by_example.tocsc()), SparseMask(_ones(mask, stored), selected == stored)
 
 
 def _ones(dense: Shaped[np.ndarray, "n q"], value: bool) -> Any:
-    """csr_array of int8 ones where the dense 0/1 array, a byte per cell, has this value: eight cells are read at once.
+    """csr_array of int8 ones where the dense 0/1 array, a byte per cell, has this value; None if a cell is not 0 or 1.
 
-    A thread per core reads rows in pieces.
+    64 cells are looked at at once, then 8, then each. A thread per core reads rows in pieces.
     """
     n, q = dense.shape
-    rows = max(8, 8 * (2**18 // q))
+    rows = 64 * max(1, _CELLS_READ // (64 * q))
+    ones = np.uint64(0x0101010101010101)  # eight cells
+    others = np.uint64(0 if value else ones)
 
-    def piece(start: int) -> tuple[np.ndarray, np.ndarray]:
-        cells = np.ascontiguousarray(dense[start : start + rows]).reshape(-1).view(np.uint8)
-        length = -(-len(cells) // 8) * 8
-        cells = cells if length == len(cells) else np.append(cells, np.full(length - len(cells), not value, np.uint8))
-        words, others = cells.view(np.uint64), np.uint64(0 if value else 0x0101010101010101)  # eight of the other value
-        some = np.flatnonzero(words != others)
-        inside = np.flatnonzero((words[some] ^ others).view(bool))
-        places = 8 * some[inside >> 3] + (inside & 7)
-        ends = np.searchsorted(places, q * np.arange(1 + min(rows, n - start)))
-        return places - np.repeat(q * np.arange(len(ends) - 1), np.diff(ends)), np.diff(ends)
+    def piece(start: int) -> tuple[np.ndarray, np.ndarray, bool]:
+        part = dense[start : start + rows]
+        cells = np.ascontiguousarray(part).reshape(-1).view(np.uint8)
+        if odd := -len(cells) % 64:
+            cells = np.append(cells, np.full(odd, not value, np.uint8))
+        words = cells.view(np.uint64)
+        hits = (words != others).view(np.uint64)
+        some = np.flatnonzero(hits != 0)
+        some = _set_bytes(some, hits[some])
+        differ = words[some] ^ others
+        places = _set_bytes(some, differ)
+        ends = np.searchsorted(places, q * np.arange(1 + len(part)))
+        lengths = np.diff(ends)
+        columns = (places - np.repeat(q * np.arange(len(part)), lengths)).astype(np.int32)
+        return columns, lengths, not np.bitwise_or.reduce(differ) & ~ones
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        columns, lengths = zip(*pool.map(piece, range(0, n, rows)), strict=True)
+        columns, lengths, fine = zip(*pool.map(piece, range(0, n, rows)), strict=True)
+    if not all(fine):
+        return None
     ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.concatenate(lengths))])
     return _csr_of_ones(np.concatenate(columns), ends, (n, q))
+
+
+def _set_bytes(places: Int64[np.ndarray, "k"], words: UInt64[np.ndarray, "k"]) -> Int64[np.ndarray, "m"]:
+    """Places of the bytes that are not 0, of words of eight bytes and the places of these."""
+    inside = np.flatnonzero(words.view(bool))
+    return 8 * places[inside >> 3] + (inside & 7)
 
 
 def count_blocks(labels: SparseLabels, mask: SparseMask, *, max_memory: int) -> Iterator[tuple[np.ndarray, Tables]]:

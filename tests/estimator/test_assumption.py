@@ -5,7 +5,7 @@ from paths import DATA
 from simulate import flip
 
 from mlt_jax import assumption_test
-from mlt_jax.estimator.assumption import find_swaps, likely_cells
+from mlt_jax.estimator.assumption import _ends, _upper_end, find_swaps, likely_cells
 from mlt_jax.estimator.curves import fit_curves
 from mlt_jax.estimator.evidence import judge, score_blocks
 from mlt_jax.labels import as_labels
@@ -62,6 +62,27 @@ def test_most_swaps_are_found_with_their_share_and_class_dependent_noise_has_non
     assert share[share > 0].mean() > 0.5
     np.testing.assert_allclose(found.share.sum(1), share)  # nothing is found beside the partners
     assert swaps(flipped) is None
+
+
+@pytest.mark.parametrize("seen", [1.0, 0.7])
+def test_pairs_are_counted_from_the_likely_cells_alone_as_from_all(seen):
+    rng = np.random.default_rng(7)
+    scores, clean = scored(rng)
+    labels = as_labels(corrupt_pairwise(jax.random.key(2), clean, 0.3), observed=rng.random(clean.shape) < seen)
+    (block,) = score_blocks([scores], labels)
+    evidence = judge(block.bins())
+    curve = fit_curves(evidence.bins)
+    likely = likely_cells(block, curve.clean)
+    found = _upper_end(likely, labels, evidence, curve, np.arange(6))
+    expected, _ = _ends(scores, labels, evidence, curve)
+    for name in ("size", "odd", "beside", "both", "p"):
+        for j in range(6):
+            at = {i: getattr(expected, name)[j, k] for k, i in enumerate(expected.partner[j]) if expected.use[j, k]}
+            of = {i: getattr(found, name)[j, k] for k, i in enumerate(found.partner[j]) if found.use[j, k]}
+            assert of.keys() == at.keys()
+            assert at
+            np.testing.assert_allclose([of[i] for i in at], list(at.values()), rtol=1e-5)
+    assert _upper_end(likely, labels, evidence, curve, np.arange(1)).size.shape == (1, 0)
 
 
 def test_labels_given_many_at_a_time_are_found_at_the_lower_end():

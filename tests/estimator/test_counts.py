@@ -151,3 +151,17 @@ def test_factors_of_16_bits_count_exactly(monkeypatch):
 def test_tables_merge_with_tables_alone(unchecked_shapes):
     with pytest.raises(TypeError, match="other: None; pass the `Tables`"):
         count(np.eye(3), np.ones((3, 3))).merge(None)
+
+
+@pytest.mark.parametrize("n", [4095, 4096, 9000])
+def test_digits_of_packed_counts_never_overflow(n):
+    rng = np.random.default_rng(0)
+    labels, selected = (rng.random((n, 70)) < 0.3).astype(np.uint8), rng.random((n, 70)) < 0.9
+    labels[:, 0] = labels[:, 1] = selected[:, 0] = selected[:, 1] = 1  # the largest counts there are
+    labels[:, 2], selected[:, 2] = 0, 1
+    found = count(labels, selected)
+    y, s = labels.astype(int), selected.astype(int)
+    for name, group in (("both", y), ("pos", s * y), ("neg", s * (1 - y))):
+        np.testing.assert_array_equal(getattr(found, name), group.T @ y)
+        np.testing.assert_array_equal(getattr(found, f"total_{name}")[:, 0], group.sum(0))
+    np.testing.assert_array_equal(found.partner[0], y.sum(0))

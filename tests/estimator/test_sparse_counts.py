@@ -7,8 +7,10 @@ import scipy.sparse as sp
 from simulate import unbiased
 
 from mlt_jax import TransitionEstimate, count, estimate_all
+from mlt_jax.estimator import correlations
 from mlt_jax.estimator import sparse_counts as sparse
 from mlt_jax.estimator.counts import check_inputs
+from mlt_jax.estimator.solve import partner_ranks
 from mlt_jax.estimator.sparse_counts import as_sparse_labels, as_sparse_mask, count_blocks
 from mlt_jax.labels import Labels
 
@@ -91,11 +93,31 @@ def test_blocks_of_classes_give_what_all_at_once_gives(aggregate):
         assert_same(found, expected)
 
 
-def test_drawn_partners_are_the_same_in_blocks():
+@pytest.mark.parametrize("aggregate", ["joint", "mean"])
+def test_drawn_partners_are_the_same_in_blocks_and_drawn_for_a_block_at_a_time(aggregate, monkeypatch):
     labels, selected = simulated(q=12)
-    options = {"aggregate": "mean", "num_partners": 3, "key": jax.random.key(0)}
+    options = {"aggregate": aggregate, "num_partners": 3, "key": jax.random.key(0)}
+    expected, asked = estimate_all(labels, selected, **options), []
+
+    def spy(q, classes, **kwargs):
+        ranks = partner_ranks(q, classes, **kwargs)
+        asked.append(ranks.shape)
+        return ranks
+
+    monkeypatch.setattr(correlations, "partner_ranks", spy)
     found = estimate_all(sp.csr_array(labels), selected, max_memory=16 * 12 * 5, **options)
-    assert_same(found, estimate_all(labels, selected, **options))
+    assert_same(found, expected)
+    assert asked == [(5, 12)] * 3
+
+
+def test_a_class_draws_the_same_partners_whichever_others_draw():
+    options = {"aggregate": "joint", "assume": "general", "num_partners": 4, "key": jax.random.key(3)}
+    ranks = np.asarray(partner_ranks(50, **options))
+    np.testing.assert_array_equal(partner_ranks(50, np.array([7, 49, 7]), **options), ranks[[7, 49, 7]])
+    assert ((ranks < 50).sum(1) == 4).all()
+    assert (np.diag(ranks) == 50).all()
+    assert len({tuple(np.flatnonzero(row < 50)) for row in ranks}) > 45  # each class its own
+    assert np.bincount(np.nonzero(ranks < 50)[1], minlength=50).max() < 15  # 4 of 49 each, by chance
 
 
 def test_standard_errors_of_sparse_labels_are_the_dense_ones():
@@ -179,3 +201,27 @@ def test_nearly_empty_dense_labels_are_counted_as_sparse_ones(aggregate):
     assert_same(found, estimate_all(sp.csr_array(labels), unselected=sp.csr_array(~selected), aggregate=aggregate))
     dense, _ = check_inputs(1 - labels, selected, None, observed=None, coding="01")
     assert isinstance(dense, Labels)
+
+
+@pytest.mark.parametrize("shape", [(6000, 301), (6001, 64), (63, 1000)])
+@pytest.mark.parametrize("at_once", [2**10, 2**23])
+def test_dense_arrays_become_sparse_piece_by_piece(shape, at_once, monkeypatch):
+    monkeypatch.setattr(sparse, "_CELLS_READ", at_once)
+    rng = np.random.default_rng(1)
+    values, mask = (rng.random(shape) < 0.02).astype(np.uint8), rng.random(shape) < 0.9
+    values[10:80] = 0  # whole pieces without a label
+    labels, stored = sparse.from_dense(values, mask, selected=True)
+    np.testing.assert_array_equal(labels.by_example.toarray(), values)
+    np.testing.assert_array_equal(stored.cells.toarray(), ~mask)
+    assert not stored.selected
+    for matrix in (labels.by_example, stored.cells):
+        assert matrix.has_canonical_format
+        assert matrix.indices.dtype == np.int32
+
+
+@pytest.mark.parametrize("wrong", [2, 3, 255])
+def test_a_wrong_value_among_nearly_empty_labels_is_named(wrong):
+    labels = np.zeros((6000, 301), np.uint8)
+    labels[::50, ::7], labels[4321, 123] = 1, wrong
+    with pytest.raises(ValueError, match=f"labels: row 4321, column 123 is {wrong}; pass 0 or 1"):
+        estimate_all(labels, np.ones(labels.shape, bool))
