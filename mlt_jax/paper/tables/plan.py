@@ -4,6 +4,7 @@ A cell is one number's worth of work: a method (or estimator) on a study's data 
 table's entry is the mean over seeds of one cell, or of several where the paper averages noise settings.
 """
 
+import itertools
 from collections.abc import Container, Iterable, Mapping
 from typing import NamedTuple
 
@@ -51,6 +52,9 @@ STUDIES = {
 }
 # VOC2007's images are at hand, those of VOC2012 are not.
 MAP_STUDIES = {"voc2007": Study("voc2007", "train", "val")}
+# Pooled features of the images of a study on maps: what rows on maps can be compared with.
+HALF = {"voc2007": "voc2007-half"}
+STUDIES |= {HALF[study]: data for study, data in MAP_STUDIES.items()}
 # The paper's splits, where VOC2007's test set is at hand.
 REAL_TEST = {"voc2007": Study("voc2007", "trainval", "test"), "voc2012": Study("voc2012", "trainval", "voc2007/test")}
 # Where a data set's T errors come from.
@@ -99,16 +103,23 @@ class Plan(NamedTuple):
     rows: tuple[Row, ...]
     entries: Mapping[tuple[Row, str], tuple[Cell, ...]]  # seed 0 stands for every seed
     headings: Mapping[str, str] = {}  # of columns that say more than their name
+    half: tuple[Cell, ...] = ()  # runs on pooled features of the images that rows on maps are tested on
 
     def cells(self, *, seeds: Iterable[int], map_seeds: int) -> list[Cell]:
-        """Every run of the table, each once; those on maps only for the first `map_seeds` seeds."""
+        """Every run of the table, each once; those on maps, and beside them, only for the first `map_seeds` seeds."""
         found: dict[Cell, None] = {}
-        for group in self.entries.values():
-            for cell in group:
-                chosen = [0] if cell.method in SEED_FREE else list(seeds)
-                for seed in chosen[:map_seeds] if cell.inputs == "maps" else chosen:
-                    found[cell._replace(seed=seed)] = None
+        for cell in (*itertools.chain.from_iterable(self.entries.values()), *self.half):
+            chosen = [0] if cell.method in SEED_FREE else list(seeds)
+            for seed in chosen[:map_seeds] if cell.inputs == "maps" or cell in self.half else chosen:
+                found[cell._replace(seed=seed)] = None
         return list(found)
+
+    def beside_maps(self, methods: Iterable[str]) -> "Plan":
+        """The plan where rows on maps have images of their own, with the runs of some methods on these images."""
+        settings = {(cell.study, cell.setting) for group in self.entries.values() for cell in group
+                    if cell.inputs == "maps" and cell.study in HALF}  # fmt: skip
+        half = [Cell(HALF[study], setting, 0, name) for study, setting in sorted(settings) for name in methods]
+        return self._replace(half=tuple(half))
 
 
 def ids() -> tuple[str, ...]:

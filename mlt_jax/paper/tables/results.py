@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mlt_jax.paper import printed as paper
-from mlt_jax.paper.methods import ALIASES
+from mlt_jax.paper.methods import ALIASES, needs_maps
 from mlt_jax.paper.printed import AVERAGE
-from mlt_jax.paper.tables.plan import BESIDE_ROWS, NO_RIVALS, PRINTED_FOR, Cell, Plan, Row
+from mlt_jax.paper.tables.plan import BESIDE_ROWS, HALF, NO_RIVALS, PRINTED_FOR, Cell, Plan, Row
 from mlt_jax.paper.tables.provenance import UNKNOWN
 from mlt_jax.training.metrics import wilcoxon_greater
 from mlt_jax.training.records import read_json
 
-OURS = "Reweight-Ours"
+OURS, BASELINE = "Reweight-Ours", "Standard"
 SCORES = ("mAP", "OF1", "CF1", "validation_mAP")  # fractions, printed in percent
 Scores = Mapping[Cell, dict[str, float]]
 
@@ -135,19 +135,32 @@ def rank(plan: Plan, entries: Mapping[tuple[Row, str], Entry], metric: str, colu
     """The competing rows that were run, best first."""
     sign = 1 if metric == "T_error" else -1
     rivals = [row for row in plan.rows if row.metric == metric and row.method not in NO_RIVALS]
+    rivals = [row for row in rivals if not plan.half or not needs_maps(ALIASES.get(row.method, row.method))]
     run = [row for row in rivals if entries[row, column].mean is not None]
     return sorted(run, key=lambda row: sign * (entries[row, column].mean or 0.0))
 
 
 def pairs(
-    cells: Iterable[Cell], baseline: str, metric: str, scores: Scores, seeds: Iterable[int], *, ours: str = OURS
+    plan: Plan,
+    cells: Iterable[Cell],
+    baseline: str,
+    metric: str,
+    scores: Scores,
+    seeds: Iterable[int],
+    *,
+    ours: str = OURS,
 ) -> tuple[list[float], list[float]]:
-    """Scores of ours and of a baseline in every setting where both were run, means over the seeds both have."""
+    """Scores of ours and of a baseline in every setting where both were run, means over the seeds both have.
+
+    Where rows on maps are tested on other images, ours is that of these images.
+    """  # fmt: skip
     left, right = [], []
     for study, setting in dict.fromkeys((cell.study, cell.setting) for cell in cells):
         both = []
+        beside = HALF.get(study, study) if plan.half and needs_maps(baseline) else study
         for seed in seeds:
-            two = [scores.get(Cell(study, setting, seed, name), {}).get(metric) for name in (ours, baseline)]
+            names = Cell(beside, setting, seed, ours), Cell(study, setting, seed, baseline)
+            two = [scores.get(cell, {}).get(metric) for cell in names]
             if None not in two:
                 both.append(two)
         if both:
@@ -159,7 +172,7 @@ def pairs(
 
 def _p_value(plan: Plan, key: tuple[Row, str], scores: Scores, seeds: tuple[int, ...], printed: Any) -> Entry:
     row, baseline = key
-    ours, theirs = pairs(plan.entries[key], baseline, row.metric or "", scores, seeds)
+    ours, theirs = pairs(plan, plan.entries[key], baseline, row.metric or "", scores, seeds)
     value = printed.value(row.metric, row.method, PRINTED_FOR.get(baseline, baseline))
     value = None if baseline in PRINTED_FOR.values() else value
     if not ours:
@@ -182,17 +195,43 @@ def _foot(plan: Plan, entries: Mapping[tuple[Row, str], Entry], scores: Scores, 
                 name = ALIASES.get(method, method)
                 if name == OURS or name in NO_RIVALS:
                     continue
-                ours, theirs = pairs(cells, name, metric, scores, seeds)
+                ours, theirs = pairs(plan, cells, name, metric, scores, seeds)
                 if ours:
                     found.append(f"{method} {wilcoxon_greater(ours, theirs):.3f} ({len(ours)} pairs)")
             if found:
                 lines.append(f"Wilcoxon signed-rank test, one-sided, p that {OURS} is greater in {metric}: "
-                             + ", ".join(found) + ".")  # fmt: skip
+                             + "; ".join(found) + ".")  # fmt: skip
         lines += _places(plan, entries)
+    lines += _half(plan, scores, seeds)
     lines += _apart(plan, entries)
     if AVERAGE in plan.columns:
         lines.append(f"{AVERAGE} is over all four noise types, ours and the paper's (printed ones may leave ALF out).")
     return lines
+
+
+def _half(plan: Plan, scores: Scores, seeds: tuple[int, ...]) -> list[str]:
+    """Rows on maps beside those on pooled features of the same images, means over the settings that all have."""
+    whole = {half: study for study, half in HALF.items()}
+    places = dict.fromkeys((cell.study, cell.setting) for cell in plan.half)
+    groups = {name: [Cell(*at, 0, name) for at in places] for name in dict.fromkeys(cell.method for cell in plan.half)}
+    for row in plan.rows:
+        method = ALIASES.get(row.method, row.method)
+        if needs_maps(method):
+            groups[row.method] = [Cell(whole[study], setting, 0, method) for study, setting in places]
+
+    def score(cell: Cell, metric: str) -> list[float]:
+        return _values((cell,), metric, scores, seeds)
+
+    groups = {name: cells for name, cells in groups.items() if any(score(cell, "mAP") for cell in cells)}
+    common = [k for k in range(len(places)) if all(score(cells[k], "mAP") for cells in groups.values())]
+    pooled = groups.keys() & {cell.method for cell in plan.half}
+    if not common or len(pooled) in (0, len(groups)):
+        return []
+    texts = []
+    for name, cells in groups.items():
+        means = [np.mean([np.mean(score(cells[k], metric)) for k in common]) for metric in ("mAP", "OF1", "CF1")]
+        texts.append(f"{name} {' / '.join(f'{100 * mean:.1f}' for mean in means)}")
+    return [f"On the images of AGCN and CSRA, mAP / OF1 / CF1, mean over {len(common)} settings: {'; '.join(texts)}."]
 
 
 def _apart(plan: Plan, entries: Mapping[tuple[Row, str], Entry]) -> list[str]:
@@ -205,7 +244,7 @@ def _apart(plan: Plan, entries: Mapping[tuple[Row, str], Entry]) -> list[str]:
     if not found:
         return []
     rows = [f"{method} {sum(apart)} of {len(apart)}" for method, apart in found.items() if any(apart)]
-    return [f"Entries more than 3 points, or 20 % of an error, from the paper's: {', '.join(rows) or 'none'}; why: "
+    return [f"Entries more than 3 points, or 20 % of an error, from the paper's: {'; '.join(rows) or 'none'}. Why: "
             "docs/departures.md."]  # fmt: skip
 
 
@@ -232,7 +271,7 @@ def _places(plan: Plan, entries: Mapping[tuple[Row, str], Entry]) -> list[str]:
             first, second = places.count(0), places.count(1)
             lines.append(f"{metric}: first in {first}, second in {second} of {len(places)} columns")
     text = "; ".join(lines)
-    return [f"{OURS} among the methods run (not {', '.join(NO_RIVALS[:2])}): {text}."] if text else []
+    return [f"{OURS} among the methods run (not {'; '.join(NO_RIVALS[:2])}): {text}."] if text else []
 
 
 def _notes(plan: Plan, entries: Mapping[tuple[Row, str], Entry], missing: Mapping[Cell, str]) -> list[str]:
@@ -246,7 +285,7 @@ def _notes(plan: Plan, entries: Mapping[tuple[Row, str], Entry], missing: Mappin
         why = next((missing[cell] for cell in group if cell in missing), "not run")
         where = "" if len(holes) == len(plan.columns) else f" ({len(holes)} of {len(plan.columns)} columns)"
         reasons.setdefault(why, []).append(f"{row.method}{where}")
-    return [f"{', '.join(dict.fromkeys(rows))}: {why}." for why, rows in reasons.items()]
+    return [f"{'; '.join(dict.fromkeys(rows))}: {why}." for why, rows in reasons.items()]
 
 
 def _short_of_seeds(plan: Plan, entries: Mapping[tuple[Row, str], Entry], wanted: int) -> list[str]:
@@ -258,4 +297,4 @@ def _short_of_seeds(plan: Plan, entries: Mapping[tuple[Row, str], Entry], wanted
         runs = min((entries[row, column].runs for column in plan.columns if entries[row, column].runs), default=wanted)
         if runs < wanted:
             short.setdefault(runs, []).append(row.method)
-    return [f"{', '.join(dict.fromkeys(rows))}: {runs} of {wanted} seeds." for runs, rows in sorted(short.items())]
+    return [f"{'; '.join(dict.fromkeys(rows))}: {runs} of {wanted} seeds." for runs, rows in sorted(short.items())]

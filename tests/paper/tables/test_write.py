@@ -14,7 +14,7 @@ def test_every_format_has_the_entries_their_notes_and_what_the_runs_are(partly_r
     assert texts[".html"].count("<section>") == 1 + 3 + 1  # about, three metrics, foot
     assert rf"\textbf{{60.50 $\pm$9.50 ({theirs:.2f}, {60.5 - theirs:+.2f})}}" in texts[".tex"]
     assert texts[".tex"].count(r"\resizebox{\textwidth}{!}{%") == 1
-    assert all("AGCN, CSRA: not run, no images." in text for text in texts.values())
+    assert all("AGCN; CSRA: not run, no images." in text for text in texts.values())
     assert "made <code>up</code>" in texts[".html"]
     assert all("made `up`" in text for kind, text in texts.items() if kind != ".html")
     lines = csv.DictReader(line for line in texts[".csv"].splitlines() if not line.startswith("#"))
