@@ -20,7 +20,7 @@ from mlt_jax.paper import noise
 from mlt_jax.paper.methods import ESTIMATORS, FROZEN_RATES, head_of, head_rates, load_plugins
 from mlt_jax.paper.tables import label_only
 from mlt_jax.paper.tables.options import Options, identity, length
-from mlt_jax.paper.tables.plan import MAP_STUDIES, REAL_TEST, STUDIES, Cell, Study
+from mlt_jax.paper.tables.plan import MAP_STUDIES, REAL_TEST, STUDIES, WHOLE, Cell, Study
 from mlt_jax.paper.tables.provenance import commit, machine
 from mlt_jax.paper.tasks import Noisy, make_task, split_rows
 from mlt_jax.training.feature_cache import with_features
@@ -191,7 +191,11 @@ def load(options: Options, study: str, inputs: str) -> tuple[Dataset, Dataset | 
     if inputs == "labels" and (dataset == "coco" or not _has_features(options, dataset)):  # all of COCO's labels
         return _labels_alone(options, study), None
     splits = [split for split in (train_split, test_split) if split is not None]
-    if options.backbone == "frozen" and inputs != "maps" and _has_features(options, dataset):
+    if study in WHOLE:  # features of the images that are in each part
+        features, _ = load(options, WHOLE[study], "pooled")
+        row = {name: k for k, name in enumerate(features.ids)}
+        found = [features.take([row[name] for name in _images(options, dataset, split).ids]) for split in splits]
+    elif options.backbone == "frozen" and inputs != "maps" and _has_features(options, dataset):
         found = [_features(options, dataset, split) for split in splits]
     else:
         found = [_images(options, dataset, split) for split in splits]
@@ -206,15 +210,21 @@ def load(options: Options, study: str, inputs: str) -> tuple[Dataset, Dataset | 
 def lacking(options: Options, study: str, inputs: str) -> str | None:
     """Why a study's cells cannot be run, as far as a look at the folders tells; None where they can."""
     dataset, _, test = _study(options, study, inputs)
+    if study in WHOLE and not (_has_features(options, dataset) and _has_images(options, dataset)):
+        return "not run, no images with features; pass --features-dir and --devkit"
     for name in {dataset, (test or "").split("/")[0] if "/" in (test or "") else dataset}:
         if inputs == "labels" or (options.backbone == "frozen" and inputs == "pooled" and _has_features(options, name)):
             continue
         if options.devkit is None or options.pretrained is None:
             return "not run, no images; pass --devkit and --pretrained"
-        folder = "annotations" if name == "coco" else f"VOC{name.removeprefix('voc')}"
-        if not any((options.devkit / place / folder).exists() for place in (".", "VOCdevkit")):
+        if not _has_images(options, name):
             return "not run, no images"
     return None
+
+
+def _has_images(options: Options, dataset: str) -> bool:
+    folder = "annotations" if dataset == "coco" else f"VOC{dataset.removeprefix('voc')}"
+    return options.devkit is not None and any((options.devkit / at / folder).exists() for at in (".", "VOCdevkit"))
 
 
 def _has_features(options: Options, dataset: str) -> bool:
@@ -283,6 +293,7 @@ def corrupt(options: Options, study: str, train: Dataset, setting: str, seed: in
 
 def _posteriors(options: Options, study: str, ids: Sequence[str]) -> Float[np.ndarray, "n q"]:
     """P(clean label = 1) of these examples, for PMD noise."""
+    study = WHOLE.get(study, study)
     rows = {name: row for row, name in enumerate(load(options, study, "pooled")[0].ids)}
     return _all_posteriors(options, study)[[rows[name] for name in ids]]
 

@@ -54,6 +54,7 @@ STUDIES = {
 MAP_STUDIES = {"voc2007": Study("voc2007", "train", "val")}
 # Pooled features of the images of a study on maps: what rows on maps can be compared with.
 HALF = {"voc2007": "voc2007-half"}
+WHOLE = {half: study for study, half in HALF.items()}
 STUDIES |= {HALF[study]: data for study, data in MAP_STUDIES.items()}
 # The paper's splits, where VOC2007's test set is at hand.
 REAL_TEST = {"voc2007": Study("voc2007", "trainval", "test"), "voc2012": Study("voc2012", "trainval", "voc2007/test")}

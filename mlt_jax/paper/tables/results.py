@@ -9,7 +9,7 @@ import numpy as np
 from mlt_jax.paper import printed as paper
 from mlt_jax.paper.methods import ALIASES, needs_maps
 from mlt_jax.paper.printed import AVERAGE
-from mlt_jax.paper.tables.plan import BESIDE_ROWS, HALF, NO_RIVALS, PRINTED_FOR, Cell, Plan, Row
+from mlt_jax.paper.tables.plan import BESIDE_ROWS, HALF, NO_RIVALS, PRINTED_FOR, WHOLE, Cell, Plan, Row
 from mlt_jax.paper.tables.provenance import UNKNOWN
 from mlt_jax.training.metrics import wilcoxon_greater
 from mlt_jax.training.records import read_json
@@ -211,13 +211,12 @@ def _foot(plan: Plan, entries: Mapping[tuple[Row, str], Entry], scores: Scores, 
 
 def _half(plan: Plan, scores: Scores, seeds: tuple[int, ...]) -> list[str]:
     """Rows on maps beside those on pooled features of the same images, means over the settings that all have."""
-    whole = {half: study for study, half in HALF.items()}
     places = dict.fromkeys((cell.study, cell.setting) for cell in plan.half)
     groups = {name: [Cell(*at, 0, name) for at in places] for name in dict.fromkeys(cell.method for cell in plan.half)}
     for row in plan.rows:
         method = ALIASES.get(row.method, row.method)
         if needs_maps(method):
-            groups[row.method] = [Cell(whole[study], setting, 0, method) for study, setting in places]
+            groups[row.method] = [Cell(WHOLE[study], setting, 0, method) for study, setting in places]
 
     def score(cell: Cell, metric: str) -> list[float]:
         return _values((cell,), metric, scores, seeds)
