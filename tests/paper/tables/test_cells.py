@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 from paths import DATA
@@ -51,6 +53,24 @@ def test_pmd_noise_of_some_images_reads_their_own_posteriors(tmp_path, monkeypat
     some = whole.take(np.arange(300)[::-2])
     cells.corrupt(given, "voc2007", some._replace(features=None), "PMD-Type-II", 0)
     np.testing.assert_allclose(read[0][0], 1 / (1 + np.exp(-logits[::-2])), rtol=1e-5)
+
+
+def test_halves_have_the_features_of_the_images_that_rows_on_maps_see(real_data, monkeypatch, tmp_path):
+    real_data("voc2007_features.npz")
+    (tmp_path / "VOC2007").mkdir()
+    given = Options(features_dir=DATA, devkit=tmp_path)
+    whole, _ = cells.load(given, "voc2007", "pooled")
+    split = {"train": whole.take([30, 10, 20]), "val": whole.take([7, 5])}
+    monkeypatch.setattr(cells, "_images", lambda options, dataset, name: split[name]._replace(features=None))
+    train, test = cells.load(given, "voc2007-half", "pooled")
+    assert (train.ids, test.ids) == (split["train"].ids, split["val"].ids)
+    np.testing.assert_array_equal(train.features, whole.features[[30, 10, 20]])
+    np.testing.assert_array_equal(test.labels, whole.labels[[7, 5]])
+    noises = [cells.corrupt(given, study, train, "(0.2,0.2)", 0) for study in ("voc2007", "voc2007-half")]
+    np.testing.assert_array_equal(noises[0].labels, noises[1].labels)  # as rows on maps have them
+    lacking = "not run, no images with features; pass --features-dir and --devkit"
+    assert cells.lacking(dataclasses.replace(given, devkit=None), "voc2007-half", "pooled") == lacking
+    assert cells.lacking(given, "voc2007-half", "pooled") is None
 
 
 def test_difficult_labels_of_the_test_set_are_positives_unless_skipped(real_data):
