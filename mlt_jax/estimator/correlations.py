@@ -68,7 +68,8 @@ def estimate_all(
 
     Returns:
       `TransitionEstimate` with status `CORRELATION`, or `FALLBACK`, or without a fallback `TOO_FEW` (selected labels)
-      or `UNIDENTIFIABLE` (no significant correlation). `stderr` is NaN except for `CORRELATION` with `stderr=True`.
+      or `UNIDENTIFIABLE` (no significant correlation). `stderr` is NaN except for `CORRELATION` with `stderr=True`;
+      infinite there, with the interval [0, 1], where the data say next to nothing of the rates.
 
     Raises:
       ValueError: an argument that is not as described.

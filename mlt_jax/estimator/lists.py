@@ -490,7 +490,7 @@ def list_errors(
         slopes = gradients(tables, ranks, jnp.asarray(block), aggregate=rule.aggregate, assume=assume)
         per_one, per_example = map(np.asarray, slopes)
         found.append(_influence(cells, labels, rows, per_one, per_example, assume)[: len(part)])
-    return np.sqrt(np.concatenate([np.zeros((0, 2)), *found]))
+    return np.sqrt(np.nan_to_num(np.concatenate([np.zeros((0, 2)), *found]), nan=np.inf, posinf=np.inf))
 
 
 def _ranks(common: _Common, classes: np.ndarray, counts: Any, sizes: np.ndarray, rule: Rule) -> np.ndarray:

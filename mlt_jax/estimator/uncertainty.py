@@ -39,6 +39,8 @@ def standard_errors(
 ) -> Float[Array, "q 2"]:
     """Delta-method standard errors of (rho_neg, rho_pos), ignoring bounds: a rate of 0 has a positive error, too.
 
+    Infinite where the rates without bounds are none at all: the data say next to nothing of them.
+
     `labels` and `selected` are checked: `Labels` and a mask, or `SparseLabels` and a `SparseMask`. `tables` are their
     counts; the options are those of `estimate_all`.
     """
@@ -51,7 +53,7 @@ def standard_errors(
     for start in range(0, n, rows):
         cells = _dense_rows(labels, selected, slice(start, start + rows))
         total += _squared_influence(*cells, per_one, per_example, assume)
-    return jnp.sqrt(total)
+    return jnp.sqrt(jnp.where(jnp.isnan(total), jnp.inf, total))
 
 
 def _dense_rows(labels: Any, selected: Any, part: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

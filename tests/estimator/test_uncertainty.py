@@ -4,9 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from simulate import correlated_labels, flip, unbiased
 
-from mlt_jax import bootstrap, estimate_all
+from mlt_jax import Status, bootstrap, estimate_all
+from mlt_jax.paper.noise import corrupt, transition
 
 
 def test_one_partner_is_the_eight_cell_multinomial():
@@ -81,6 +83,26 @@ def test_errors_are_absent_unless_asked_for_or_without_an_estimate():
     labels, selected = unbiased(np.random.default_rng(0), n=2000)
     assert np.isnan(estimate_all(labels, selected).stderr).all()
     assert np.isnan(estimate_all(labels, selected, stderr=True, min_selected=5000).stderr).all()
+
+
+def test_errors_are_infinite_where_the_data_do_not_bound_the_rates():
+    rng = np.random.default_rng(0)
+    n, q = 8000, 80
+    topic = rng.integers(0, q // 8, (n, 1)) == np.arange(q) // 8
+    clean = (rng.random((n, q)) < np.where(topic, 0.3, 0.003)).astype(np.uint8)
+    labels = np.asarray(corrupt(jax.random.key(0), clean, transition(0.002, 0.3, q)))
+    looked = (labels == 1) | (rng.random((n, q)) < 0.01)  # a hundredth of the negatives
+    selected = looked & (labels == clean)
+    found = estimate_all(labels, selected, stderr=True)
+    known = np.asarray(found.status) == Status.CORRELATION
+    errors = np.asarray(found.stderr)
+    assert np.isnan(errors[~known]).all()
+    assert not np.isnan(errors[known]).any()
+    lost = np.isinf(errors[:, 1]) & known
+    assert 0 < lost.sum() < known.sum() / 2
+    np.testing.assert_array_equal(found.interval()[lost, 1], np.tile([0, 1], (lost.sum(), 1)))
+    listed = estimate_all(sp.csr_array(labels), sp.csr_array(selected), stderr=True)
+    np.testing.assert_array_equal(np.isinf(listed.stderr), np.isinf(errors))
 
 
 @pytest.mark.slow
