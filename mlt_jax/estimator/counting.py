@@ -48,8 +48,17 @@ def _sigmoid(z: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-z))
 
 
-def count_rates(curve: Curve, bins: Bins) -> Counted:
-    """Rates of all classes from the fitted P(given = 1), with intervals as wide as the rule's errors on real sets."""
+class Signs(NamedTuple):
+    """What is counted of each class, and what its rates are read from."""
+
+    misses: Float[np.ndarray, "q"]  # share not given among the confident
+    extras: Float[np.ndarray, "q"]  # share given among the lower ranks
+    frequency: Float[np.ndarray, "q"]  # P(given = 1)
+    ceiling: Float[np.ndarray, "q"]  # rho_pos by the curve
+
+
+def count_signs(curve: Curve, bins: Bins) -> Signs:
+    """Counts how often the given label contradicts a confident score."""
     positives, total = (np.asarray(v, float) for v in (bins.positives, bins.total))
     given = np.asarray(curve.given, float)
     size = np.maximum(total.sum(1), 1)
@@ -60,10 +69,16 @@ def count_rates(curve: Curve, bins: Bins) -> Counted:
     before = np.cumsum(total, axis=1) - total
     lower = np.clip((1 - frequency)[:, None] * size[:, None] - before, 0, total)  # of tied scores, a part
     extras = (lower * given).sum(1) / np.maximum(lower.sum(1), 1e-9)
-    ceiling = np.maximum(curve.rates[:, 1], _LEAST_CEILING)
+    return Signs(misses, extras, frequency, np.maximum(curve.rates[:, 1], _LEAST_CEILING))
+
+
+def count_rates(curve: Curve, bins: Bins) -> Counted:
+    """Rates of all classes from the fitted P(given = 1), with intervals as wide as the rule's errors on real sets."""
+    misses, extras, frequency, ceiling = count_signs(curve, bins)
     rho_pos = _sigmoid(_MISSES * _logit(misses) + _FREQUENCY * _logit(frequency) + _CEILING * _logit(ceiling) + _POS)
     rates = np.stack([_sigmoid(_EXTRAS * _logit(extras) + _NEG), rho_pos], axis=1)
-    counts = np.stack([size - positives.sum(1), positives.sum(1)], axis=1)
+    positives = np.asarray(bins.positives, float).sum(1)
+    counts = np.stack([np.asarray(bins.total, float).sum(1) - positives, positives], axis=1)
     rule = np.maximum(_SPREAD - _SPREAD_SLOPE * _logit(frequency)[:, None], 0.02)
     spread = np.sqrt(rule**2 + 1 / (4 * np.maximum(counts, 1)))
     reach = np.arcsin(np.sqrt(rates)) / 1.95
@@ -83,15 +98,20 @@ def counted_wrong(
       rates: (rho_neg, rho_pos) of each class.
       frequency: (q,) P(given = 1).
     """
-    rho_neg, rho_pos = np.asarray(rates, float).T
     frequency = np.clip(np.asarray(frequency, float), 1e-4, 1 - 1e-4)
-    prior = np.clip((frequency - rho_neg) / np.maximum(1 - rho_neg - rho_pos, 0.02), 0.05 * frequency, 0.95)
-    base = np.stack(
-        [np.clip(rho_pos * prior / (1 - frequency), 1e-4, 0.9), np.clip(rho_neg * (1 - prior) / frequency, 0.005, 0.97)]
-    )
+    base = base_rates(rates, frequency)
     y = np.asarray(labels) == 1
     against = np.where(y, 1 - given_probs, given_probs)
     coefficients = _WRONG[:, :, None]
     constant = coefficients[:, 1] * _logit(base) + coefficients[:, 2] * _logit(frequency) + coefficients[:, 3]
     z = np.where(y, _WRONG[1, 0], _WRONG[0, 0]) * _logit(against, 1e-4) + np.where(y, constant[1], constant[0])
     return (1 - _OWN) * _sigmoid(z) + _OWN * against
+
+
+def base_rates(rates: Float[np.ndarray, "q 2"], frequency: np.ndarray) -> Float[np.ndarray, "2 q"]:
+    """P(wrong) of the labels given as 0 and of those given as 1 of each class, from its rates."""
+    rho_neg, rho_pos = np.asarray(rates, float).T
+    frequency = np.clip(np.asarray(frequency, float), 1e-4, 1 - 1e-4)
+    prior = np.clip((frequency - rho_neg) / np.maximum(1 - rho_neg - rho_pos, 0.02), 0.05 * frequency, 0.95)
+    absent, present = rho_pos * prior / (1 - frequency), rho_neg * (1 - prior) / frequency
+    return np.stack([np.clip(absent, 1e-4, 0.9), np.clip(present, 0.005, 0.97)])

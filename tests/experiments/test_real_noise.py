@@ -1,10 +1,12 @@
 import json
+import re
 import subprocess
 import sys
 from xml.etree import ElementTree
 
 import numpy as np
-from paths import ROOT
+import pytest
+from paths import DATA, ROOT
 
 
 def test_every_method_is_measured_on_a_set_in_a_folder(tmp_path):
@@ -30,3 +32,17 @@ def test_every_method_is_measured_on_a_set_in_a_folder(tmp_path):
     cells, expected, wrong = np.array(result["reliability"]).T
     assert cells.sum() == n * q
     assert abs((cells * (expected - wrong)).sum()) < 0.03 * n * q
+
+
+@pytest.mark.slow
+def test_the_counting_rule_is_measured_on_sets_that_it_was_not_fitted_to(real_data):
+    real_data("real/xray_nih.npz")
+    command = [sys.executable, ROOT / "experiments" / "held_out.py", "--data", DATA / "real"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    told = (ROOT / "docs" / "results.md").read_text()
+    for words in ("shipped", "fitted to the other sets"):
+        row = re.search(rf"\| error, {words} \|.*", shown)[0]
+        sums = [float(cell) for cell in re.findall(r"[\d.]+", row)]
+        in_docs = [float(x) for x in re.findall(r"[\d.]+", re.search(rf"\| error, (?:as )?{words} \|.*", told)[0])]
+        np.testing.assert_allclose(sums, in_docs, atol=0.004)
+        assert sums[-1] < 0.8  # cleanlab 0.841
