@@ -171,9 +171,11 @@ def run_audit(command: AuditCommand) -> None:
         labels = command.read(command.labels, classes=None if probs is None else probs.classes, **own)
         features = None if command.features is None else command.read(command.features, **own)
         command.check_ignored(labels, probs, features)
+        borrowed = False
         if probs is not None:
             probs = probabilities(align(probs, labels))
-            labels = labels._replace(classes=labels.classes or probs.classes, ids=labels.ids or probs.ids)
+            borrowed = labels.listed or labels.classes is None or (labels.ids is None and probs.ids is not None)
+            labels = _named_by(labels, probs)
         groups = None if command.groups is None else read_groups(command.groups, labels, **command.text())
         x = None if features is None else features_like(features, labels)
         ids = labels.ids or tuple(map(str, range(len(labels.values))))
@@ -222,7 +224,7 @@ def run_audit(command: AuditCommand) -> None:
         shown: dict[str, Any] = dict(threshold=command.threshold, most=command.most, title=title)
         page = audit_page(
             audit, command.out, images=picture, interval=interval, proposal=proposal, doubts=doubts,
-            embed=command.embed, command=_next_command(command, labels), **shown,
+            embed=command.embed, command=_next_command(command, labels, borrowed=borrowed), **shown,
         )  # fmt: skip
         bar.update()
     warned = [f"warning: {text}" for text in audit.warnings]
@@ -250,26 +252,36 @@ def _decided(audit: Audit, path: Path, **options: Any) -> tuple[Audit, Verified 
     return audit._replace(found=answer.found, wrong=answer.wrong), answer, [note, classes]
 
 
-def _next_command(command: AuditCommand, labels: Table) -> str:
-    """What reads the decisions saved on the page: `mlt apply`, or after --propose the audit with them."""
+def _next_command(command: AuditCommand, labels: Table, *, borrowed: bool) -> str:
+    """What reads the decisions saved on the page: `mlt apply`, or after --propose the audit with them.
+
+    `borrowed`: whether ids or class names may be those of the predictions.
+    """
     own: dict[str, Any] = {name: getattr(command, name) for name in ("id_column", "separator", "encoding", "coding")}
     if command.propose is not None:
         names = ("ignore_columns", "features", "groups", "seed", "images", "transition", "threshold", "most")
         own |= {name: getattr(command, name) for name in names} | {"decisions": "decisions.csv"}
         words, files, out = ["audit"], [command.labels, command.probs], "verified.html"
-    else:  # apply reads the labels alone
+    else:  # apply reads the labels alone, if they have all the names
         columns = () if labels.source is None else labels.source.names
         own["ignore_columns"] = tuple(name for name in command.ignore_columns if name in columns)
         own["groups"] = None if labels.groups is None else command.groups
+        own["probs"] = command.probs if borrowed else None
         kind = command.labels.suffix.lower()
         words, files = ["apply"], [command.labels, Path("decisions.csv")]
         out = f"relabelled{kind if kind in ('.tsv', '.npy', '.npz', '.parquet') else '.csv'}"
     words += [str(file) for file in files if file is not None]
     usual = {field.name: field.default for field in dataclasses.fields(command)}
+    usual["probs"] = None
     for name, value in own.items():
         if value != usual[name]:
             words += [f"--{name.replace('_', '-')}", *(value if isinstance(value, tuple) else [str(value)])]
     return shlex.join(["mlt", *words, "--out", out])
+
+
+def _named_by(labels: Table, probs: Table) -> Table:
+    """The labels with the ids and class names of the predictions where they have none."""
+    return labels._replace(classes=labels.classes or probs.classes, ids=labels.ids or probs.ids)
 
 
 def _export(words: str) -> tuple[str, Path]:
@@ -293,18 +305,21 @@ def run_apply(command: ApplyCommand) -> None:
     if not command.decisions:
         raise ValueError("decisions: no file; pass what the page saved, or the issues CSV")
     apart = command.out.with_suffix(".disagreements.csv")
-    inputs = [command.labels, *command.decisions]
+    inputs = [command.labels, command.probs, *command.decisions]
     check_outputs([command.out], inputs, ours=lambda path: False, force=command.force)
     check_outputs([apart], inputs, ours=is_ours, force=command.force)
     if command.above is not None and not 0 <= command.above <= 1:
         hint = f", {command.above / 100:g} for {command.above:g} %" if 1 < command.above <= 100 else ""
         raise ValueError(f"--above: {command.above}; pass a probability in [0, 1]{hint}")
-    labels = command.read(command.labels, groups=command.groups)
-    command.check_ignored(labels)
+    probs = None if command.probs is None else command.read(command.probs, groups=command.groups)
+    labels = command.read(command.labels, classes=None if probs is None else probs.classes, groups=command.groups)
+    command.check_ignored(labels, probs)
     if command.groups is not None and labels.groups is None:
         raise ValueError(f'--groups: {command.labels} has no column "{command.groups}"; leave it out, or correct it')
+    named = labels if probs is None else _named_by(labels, align(probs, labels))
+    labels = named if labels.source is None else labels  # what a file lacks is not put into it
     n, q = labels.values.shape
-    classes, ids = labels.classes or tuple(map(str, range(q))), labels.ids or tuple(map(str, range(n)))
+    classes, ids = named.classes or tuple(map(str, range(q))), named.ids or tuple(map(str, range(n)))
     place = places(ids, classes)
     values, flipped = labels.values.copy(), 0
     ballots = merge_decisions(command.decisions, **command.text()).values()

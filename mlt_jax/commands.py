@@ -135,6 +135,8 @@ class ApplyCommand(Files):
     """one file or several"""
     out: Path = Path("relabelled.csv")
     """.csv, .npy, .npz or .parquet: that format; ids, groups, coding and lists of names stay as in LABELS"""
+    probs: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """the predictions of the audit, where LABELS lack ids, class names, or in lists some class: theirs are used"""
     above: Annotated[float | None, tyro.conf.arg(metavar="P")] = None
     """also flip undecided labels that are more probably wrong than this; says how many of them will have been right"""
     coding: str = "01"

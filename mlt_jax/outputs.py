@@ -65,11 +65,18 @@ def unguarded(cell: str) -> str:
 
 
 def write_csv(
-    path: str | Path, rows: Iterable[Iterable[Any]], *, separator: str = ",", encoding: str = "utf-8"
+    path: str | Path,
+    rows: Iterable[Iterable[Any]],
+    *,
+    separator: str = ",",
+    encoding: str = "utf-8",
+    guard: bool = True,
+    line_end: str = "\r\n",
 ) -> Path:
-    """The path, once the rows are written there; cells are `guarded`."""
+    """The path, once the rows are written there; cells are `guarded` unless they are to stay as they are."""
     with atomic(path, newline="", encoding=encoding) as file:
-        csv.writer(file, delimiter=separator).writerows([guarded(cell) for cell in row] for row in rows)
+        writer = csv.writer(file, delimiter=separator, lineterminator=line_end)
+        writer.writerows([guarded(cell) if guard else cell for cell in row] for row in rows)
     return Path(path)
 
 

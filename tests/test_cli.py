@@ -1,6 +1,8 @@
 import csv
+import html
 import json
 import re
+import shlex
 
 import numpy as np
 import pandas as pd
@@ -362,6 +364,68 @@ def test_an_audit_replaces_no_input_no_folder_and_no_strangers_file(files, capsy
     assert "--out: " in complaint(capsys)
     assert {path: path.read_bytes() for path in files.iterdir() if path.is_file()} == before
     assert not list((files / "folder").iterdir())
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_relabelled_csv_differs_in_the_flipped_cells_alone(end, tmp_path):
+    """Formulas and line ends are the user's own."""
+    lines = ["image;cat;dog;note", "-1a;1;0;=SUM(A1)", "b;0;1;@home"]
+    (tmp_path / "l.csv").write_bytes(end.join([*lines, ""]).encode())
+    (tmp_path / "d.csv").write_text("example,class,given,decision\n'-1a,dog,0,flip\n")
+    out = tmp_path / "new.csv"
+    words = ["apply", str(tmp_path / "l.csv"), str(tmp_path / "d.csv"), "--out", str(out), "--ignore-columns", "note"]
+    assert main(words) == 0
+    assert out.read_bytes() == end.join([lines[0], "-1a;1;1;=SUM(A1)", lines[2], ""]).encode()
+
+
+@pytest.mark.parametrize("kind", ["npy", "lists", "csv without ids"])
+def test_names_that_only_the_predictions_have_are_known_to_the_command_on_the_page(kind, files, data):
+    labels, probs, ids = data
+    names = ["cat", "dog", "bird", "cow"]
+    table = pd.DataFrame(probs, columns=names, index=pd.Index(ids, name="id"))
+    table.to_csv(files / "p.csv")
+    if kind == "npy":
+        np.save(files / "given.npy", labels)
+    elif kind == "lists":
+        never = labels.copy()
+        never[:, 0] = 0  # a class that no list has
+        listed = [";".join(name for name, y in zip(names, row, strict=True) if y) for row in never]
+        pd.DataFrame({"id": ids, "labels": listed}).to_csv(files / "given.csv", index=False)
+    else:
+        pd.DataFrame(labels, columns=names).to_csv(files / "given.csv", index=False)
+    given = files / ("given.npy" if kind == "npy" else "given.csv")
+    assert (
+        main(
+            [
+                "audit",
+                str(given),
+                str(files / "p.csv"),
+                "--out",
+                str(files / "r.html"),
+                "--threshold",
+                "0",
+                "--transition",
+                str(files / "T.npz"),
+            ]
+        )
+        == 0
+    )
+    page = html.unescape((files / "r.html").read_text())
+    command = shlex.split(re.search(r"mlt apply [^<]+", page)[0])
+    assert command[command.index("--probs") + 1] == str(files / "p.csv")
+    with (files / "r.issues.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    flips = [row for row in rows if row["class"] == names[0] and row["given"] == "0"][:3]
+    decided = [row | {"decision": "flip"} for row in flips]
+    pd.DataFrame(decided).to_csv(files / "decisions.csv", index=False)
+    out = files / command[command.index("--out") + 1]
+    words = [str(files / word) if word in ("decisions.csv", out.name) else word for word in command[1:]]
+    assert main(words) == 0
+    before, after = (read_table(path, classes=tuple(names)) for path in (given, out))
+    changed = np.argwhere(before.values != after.values)
+    assert sorted(changed.tolist()) == sorted([ids.index(row["example"]), 0] for row in flips)
+    without = [word for k, word in enumerate(words) if "--probs" not in words[max(k - 1, 0) : k + 1]]
+    assert main([*without, "--force"]) == 2  # nothing else knows these names
 
 
 def test_relabelled_files_have_the_format_of_their_name_and_the_form_of_the_labels(tmp_path):

@@ -45,6 +45,8 @@ class Source(NamedTuple):
     separator: str = ","
     encoding: str = "utf-8"
     frame: Any = None  # of parquet
+    guarded: bool = True  # whether text that a spreadsheet would take for a formula is marked, see `outputs.guarded`
+    line_end: str = "\r\n"
 
 
 class Table(NamedTuple):

@@ -218,7 +218,8 @@ def _read_csv(path: Path, reading: Reading) -> Table:
     if all(map(is_number, header)) and (len(set(header)) < len(header) or not all(h.isdigit() for h in header)):
         raise ValueError(f"{path}: its first line is numbers; begin with a header that names the classes")
     cells: list[Any] = [list(column) for column in zip(*rows, strict=True)]
-    return as_table(path, Source(tuple(header), cells, None, text.separator, text.encoding), reading)
+    how: dict[str, Any] = dict(separator=text.separator, encoding=text.encoding, guarded=text.guarded)
+    return as_table(path, Source(tuple(header), cells, line_end=text.line_end, **how), reading)
 
 
 def _read_npy(path: Path, reading: Reading) -> Table:

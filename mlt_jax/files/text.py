@@ -24,6 +24,8 @@ class Text(NamedTuple):
     rows: list[list[str]]
     separator: str
     encoding: str
+    guarded: bool  # whether a mark guards a formula in it
+    line_end: str
 
 
 def read_text(path: Path, *, separator: str | None = None, encoding: str | None = None) -> Text:
@@ -43,9 +45,10 @@ def read_text(path: Path, *, separator: str | None = None, encoding: str | None 
     try:
         separator = separator if separator and separator in text.partition("\n")[0] else None
         separator = separator or ("\t" if path.suffix.lower() == ".tsv" else _found_separator(text))
-        rows = [list(map(unguarded, row)) for row in csv.reader(StringIO(text, newline=""), delimiter=separator) if row]
+        given = [row for row in csv.reader(StringIO(text, newline=""), delimiter=separator) if row]
     except csv.Error as error:
         raise ValueError(f"{path}: is no CSV in {encoding} ({error})") from None
+    rows = [list(map(unguarded, row)) for row in given]
     if len(rows) < 2:
         raise ValueError(f"{path}: has {len(rows)} lines; pass a header with the class names and a line per example")
     header = [cell.strip() for cell in rows[0]]
@@ -54,7 +57,8 @@ def read_text(path: Path, *, separator: str | None = None, encoding: str | None 
             named = {"\t": "tab"}.get(separator, separator)
             hint = f'cells are separated by "{named}", --separator passes another'
             raise ValueError(f"{path}: line {number} has {len(row)} cells, the header {len(header)}; {hint}")
-    return Text(header, rows[1:], separator, encoding)
+    line_end = "\r\n" if text.partition("\n")[0].endswith("\r") else "\n"
+    return Text(header, rows[1:], separator, encoding, rows != given, line_end)
 
 
 def csv_rows(path: Path, **options: Any) -> tuple[list[str], list[list[str]]]:

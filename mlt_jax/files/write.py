@@ -14,8 +14,8 @@ def write_labels(path: Path, labels: Table, values: Float[np.ndarray, "n q"]) ->
     """Writes `values` in the form of `labels`, into the format that the name of the file asks for.
 
     CSV, TSV and parquet keep every other column, the order of the columns, lists, words such as True, and where the
-    labels were CSV the separator (but not in .tsv) and the encoding; pictures in parquet are not kept. npy has numbers
-    alone, npz `labels`, `classes` and `ids`.
+    labels were CSV the separator (but not in .tsv), the encoding, the ends of lines, and text that a spreadsheet would
+    take for a formula; pictures in parquet are not kept. npy has numbers alone, npz `labels`, `classes` and `ids`.
     """
     kind = path.suffix.lower()
     if kind == ".npy":
@@ -27,12 +27,11 @@ def write_labels(path: Path, labels: Table, values: Float[np.ndarray, "n q"]) ->
         with atomic(path, "wb") as file:
             np.savez(file, labels=values, **named)
     elif kind in (".csv", ".tsv"):
-        text = labels.source is not None and labels.source.frame is None
+        source = labels.source or Source((), [])
         header, cells = _edited(labels, values)
-        separator = "\t" if kind == ".tsv" else labels.source.separator if text and labels.source else ","
-        encoding = labels.source.encoding if text and labels.source else "utf-8"
         rows = [[_written(column[k]) for column in cells] for k in range(len(values))]
-        write_csv(path, [header, *rows], separator=separator, encoding=encoding)
+        how: dict[str, Any] = dict(encoding=source.encoding, guard=source.guarded, line_end=source.line_end)
+        write_csv(path, [header, *rows], separator="\t" if kind == ".tsv" else source.separator, **how)
     elif kind == ".parquet":
         import pandas as pd
 

@@ -11,7 +11,7 @@ MARKS = [(",", "t.csv"), (";", "t.csv"), ("\t", "t.csv"), ("|", "t.txt"), ("\t",
 def test_the_separator_is_the_one_that_cuts_all_lines_alike(tmp_path, mark, name):
     (tmp_path / name).write_text(f"id{mark}cat\na{mark}1\n'=b{mark}0\n")
     found = read_text(tmp_path / name)
-    assert found == (["id", "cat"], [["a", "1"], ["=b", "0"]], mark, "utf-8")
+    assert found == (["id", "cat"], [["a", "1"], ["=b", "0"]], mark, "utf-8", True, "\n")
     assert csv_rows(tmp_path / name) == found[:2]
 
 
@@ -30,7 +30,7 @@ def test_what_cannot_be_read_says_what_to_pass(tmp_path, content, message):
 def test_encodings_are_taken_from_the_mark_or_the_caller(tmp_path):
     for encoding, asked in (("utf-16", None), ("utf-8-sig", None), ("cp1252", "cp1252")):
         (tmp_path / "t.csv").write_bytes("id,c\n\u00fc,1\n".encode(encoding))
-        assert read_text(tmp_path / "t.csv", encoding=asked)[1:] == ([["\u00fc", "1"]], ",", encoding)
+        assert read_text(tmp_path / "t.csv", encoding=asked)[1:] == ([["\u00fc", "1"]], ",", encoding, False, "\n")
 
 
 def test_an_encoding_is_for_the_files_that_are_not_plainly_utf8(tmp_path):
