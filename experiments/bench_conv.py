@@ -7,13 +7,15 @@ Every way runs in a process of its own and first proves that its forward pass ag
 all are timed in turns, as in `bench_resnet.py`: 224 px, batch 16, float32. The reference is PyTorch with our allocator
 settings, whose convolutions are oneDNN's.
 
-- shipped: 1x1 convolutions as products, others by XLA with Eigen, batch norm's gradient written out.
+- shipped: 1x1 convolutions as products, 3x3 of stride 1 and many channels by Winograd's tiles of 2x2, others by XLA
+  with Eigen, batch norm's gradient written out. The ways below differ in what they name, and leave Winograd out.
+- direct: without Winograd.
 - ynn: convolutions by YNNPACK, which XLA takes by itself.
 - onednn: XLA's flags for oneDNN. It says whether the compiled program calls oneDNN at all.
 - nchw: channels first in every convolution that is no product; XLA picks the layouts in between.
 - patches: 3x3 as one product with the nine pixels that the kernel sees, copied beside each other.
 - shifted: 3x3 as the sum of nine products with shifted maps, no copies.
-- winograd2, winograd4: 3x3 of stride 1 by tiles of 2x2 and 4x4, in 2.25 and 4 times fewer multiplications.
+- winograd2, winograd4: all 3x3 of stride 1 by tiles of 2x2 and 4x4, in 2.25 and 4 times fewer multiplications.
 - autodiff: batch norm and ReLU with the gradient that JAX derives.
 """
 
@@ -22,6 +24,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, Literal, get_args
 
@@ -72,56 +75,23 @@ def shifted(x: Array, kernel: Array, stride: int) -> Array:
     return sum(parts, jnp.zeros((), x.dtype))
 
 
-# Winograd's matrices for m x m outputs of a 3x3 kernel (Lavin and Gray 2016): of the maps, the kernel and the product.
-_MATRICES: dict[int, tuple[list[list[float]], ...]] = {
-    2: (
-        [[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]],
-        [[1, 0, 0], [1 / 2, 1 / 2, 1 / 2], [1 / 2, -1 / 2, 1 / 2], [0, 0, 1]],
-        [[1, 1, 1, 0], [0, 1, -1, -1]],
+# For 4x4 outputs of a 3x3 kernel (Lavin and Gray 2016).
+_WINOGRAD_4 = (
+    (
+        (4, 0, -5, 0, 1, 0), (0, -4, -4, 1, 1, 0), (0, 4, -4, -1, 1, 0),
+        (0, -2, -1, 2, 1, 0), (0, 2, -1, -2, 1, 0), (0, 4, 0, -5, 0, 1),
     ),
-    4: (
-        [
-            [4, 0, -5, 0, 1, 0], [0, -4, -4, 1, 1, 0], [0, 4, -4, -1, 1, 0],
-            [0, -2, -1, 2, 1, 0], [0, 2, -1, -2, 1, 0], [0, 4, 0, -5, 0, 1],
-        ],
-        [
-            [1 / 4, 0, 0], [-1 / 6, -1 / 6, -1 / 6], [-1 / 6, 1 / 6, -1 / 6],
-            [1 / 24, 1 / 12, 1 / 6], [1 / 24, -1 / 12, 1 / 6], [0, 0, 1],
-        ],
-        [[1, 1, 1, 1, 1, 0], [0, 1, -1, 2, -2, 0], [0, 1, 1, 4, 4, 0], [0, 1, -1, 8, -8, 1]],
+    (
+        (1 / 4, 0, 0), (-1 / 6, -1 / 6, -1 / 6), (-1 / 6, 1 / 6, -1 / 6),
+        (1 / 24, 1 / 12, 1 / 6), (1 / 24, -1 / 12, 1 / 6), (0, 0, 1),
     ),
-}  # fmt: skip
+    ((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1)),
+)  # fmt: skip
 
 
-def _mixed(matrix: Sequence[Sequence[float]], parts: list[Array]) -> list[Array]:
-    """Each row of the matrix as a sum of the parts; zeros cost nothing."""
-    rows = []
-    for row in matrix:
-        terms = [part if factor == 1 else factor * part for factor, part in zip(row, parts, strict=True) if factor]
-        rows.append(sum(terms[1:], terms[0]))
-    return rows
-
-
-def winograd(x: Array, kernel: Array, stride: int, *, m: int) -> Array:
-    """3x3 of stride 1 by tiles of m x m outputs: a batch of products in the transformed space."""
-    if len(kernel) != 3 or stride != 1:
-        return _xla(x, kernel, stride)
-    of_maps, of_kernel, of_product = _MATRICES[m]
-    b, h, w, c = x.shape
-    i, j, a = -(-h // m), -(-w // m), m + 2
-    padded = jnp.pad(x, ((0, 0), (1, 1 + i * m - h), (1, 1 + j * m - w), (0, 0)))
-    rows = _mixed(of_maps, [padded[:, r : r + m * (i - 1) + 1 : m] for r in range(a)])
-    tiles = [_mixed(of_maps, [row[:, :, s : s + m * (j - 1) + 1 : m] for s in range(a)]) for row in rows]
-    maps = jnp.stack([tile for row in tiles for tile in row]).reshape(a * a, b * i * j, c)
-    turned = [_mixed(of_kernel, [column[s] for s in range(3)]) for column in _mixed(of_kernel, list(kernel))]
-    product = lax.dot_general(maps, jnp.stack([one for row in turned for one in row]), (((2,), (1,)), ((0,), (0,))))
-    cells = product.reshape(a, a, b, i, j, -1)
-    out = [
-        _mixed(of_product, list(row))
-        for row in zip(*(_mixed(of_product, list(cells[:, s])) for s in range(a)), strict=True)
-    ]
-    whole = jnp.stack([jnp.stack(row) for row in out])  # (m, m, b, i, j, d)
-    return whole.transpose(2, 3, 0, 4, 1, 5).reshape(b, i * m, j * m, -1)[:, :h, :w]
+def winograd(x: Array, kernel: Array, stride: int, *, matrices: Sequence = layers.WINOGRAD) -> Array:
+    """3x3 of stride 1 by Winograd's tiles however few the channels; else XLA's."""
+    return layers.winograd(x, kernel, matrices) if len(kernel) == 3 and stride == 1 else _xla(x, kernel, stride)
 
 
 def _batch_norm(x: Array, shortcut: Array | None, scale: Array, bias: Array, relu: bool, axis_name: str | None) -> Any:
@@ -129,11 +99,10 @@ def _batch_norm(x: Array, shortcut: Array | None, scale: Array, bias: Array, rel
     return layers._batch_norm_forward(x, shortcut, scale, bias, relu, axis_name)[0]
 
 
-Way = Literal["shipped", "ynn", "onednn", "nchw", "patches", "shifted", "winograd2", "winograd4", "autodiff"]
+Way = Literal["shipped", "direct", "ynn", "onednn", "nchw", "patches", "shifted", "winograd2", "winograd4", "autodiff"]
 CONVS: dict[str, Conv] = {
     "nchw": nchw, "patches": patches, "shifted": shifted,
-    "winograd2": lambda x, kernel, stride: winograd(x, kernel, stride, m=2),
-    "winograd4": lambda x, kernel, stride: winograd(x, kernel, stride, m=4),
+    "winograd2": winograd, "winograd4": partial(winograd, matrices=_WINOGRAD_4),
 }  # fmt: skip
 # Before the backend starts. Without the second, YNNPACK takes what oneDNN could.
 FLAGS = {
@@ -169,6 +138,8 @@ def set_up(way: str) -> str:
     """Makes this process compute that way; how far its logits are from those of plain convolutions."""
     few = jnp.asarray(np.random.default_rng(1).normal(size=(2, 64, 64, 3)), jnp.float32)
     expected = _logits("lax", few)
+    if way != "shipped":
+        layers.TRANSFORMED = 1 << 30  # or it would be Winograd's before the way is asked
     layers._conv = CONVS.get(way, _xla)  # type: ignore[assignment]
     if way == "autodiff":
         layers.batch_norm = _batch_norm  # type: ignore[assignment]
@@ -196,16 +167,23 @@ class Options:
 
     ways: tuple[Way, ...] = get_args(Way)
     rounds: int = 9
+    at_once: int = 3
+    """ways; each keeps up to 3 GB"""
     batch: int = 16
     size: int = 224
     jobs: tuple[Literal["train", "forward"], ...] = ("train", "forward")
 
 
 def main(args: Options) -> None:
-    """Prints a line per way and job."""
+    """Prints a line per way and job; so many ways at once as memory holds, each time beside the reference."""
+    for start in range(0, len(args.ways), args.at_once):
+        compare(args, args.ways[start : start + args.at_once])
+
+
+def compare(args: Options, ways: Sequence[str]) -> None:
+    """Times some ways and the reference in turns."""
     spawn, pipes = mp.get_context("spawn"), {}
-    names: list[str] = ["torch-kept", *args.ways]
-    for name in names:
+    for name in ("torch-kept", *ways):
         pipes[name], theirs = spawn.Pipe()
         spawn.Process(target=contend, args=(name, theirs, args.batch, args.size), daemon=True).start()
         theirs.close()  # or a way that dies would leave us waiting

@@ -4,6 +4,7 @@
 slow at as matrix products and slices.
 """
 
+from collections.abc import Sequence
 from functools import partial, reduce
 
 import jax
@@ -14,6 +15,14 @@ from jaxtyping import Array, Float
 EPS, MOMENTUM = 1e-5, 0.1
 # Numbers per image up to which patches and one product beat XLA's convolution on a CPU (2.4 times in `small`).
 UNROLLED = 50_000
+# Channels from which on Winograd's sums cost a CPU less than the multiplications they save (1.3 to 1.7 times faster).
+TRANSFORMED = 256
+# Of maps, kernel and product, for 2x2 outputs of a 3x3 kernel (Lavin and Gray 2016, F(2x2, 3x3)).
+WINOGRAD = (
+    ((1, 0, -1, 0), (0, 1, 1, 0), (0, -1, 1, 0), (0, 1, 0, -1)),
+    ((1, 0, 0), (1 / 2, 1 / 2, 1 / 2), (1 / 2, -1 / 2, 1 / 2), (0, 0, 1)),
+    ((1, 1, 1, 0), (0, 1, -1, -1)),
+)
 _DIMS = ("NHWC", "HWIO", "NHWC")
 
 
@@ -30,6 +39,8 @@ def conv(
     if how == "matmul" and (len(kernel) == 1 or rows * columns * kernel[..., 0].size <= UNROLLED):
         patches = _patches(x, len(kernel), stride, rows, columns)
         return _pointwise(patches, kernel.reshape(-1, kernel.shape[-1]))
+    if how == "matmul" and len(kernel) == 3 and stride == 1 and kernel.shape[2] >= TRANSFORMED and x.dtype.itemsize > 2:
+        return winograd(x, kernel, WINOGRAD)
     return _conv(x, kernel, stride)
 
 
@@ -66,6 +77,39 @@ _pointwise.defvjp(_pointwise_forward, _pointwise_backward)
 def _conv(x: Array, kernel: Array, stride: int) -> Array:
     pad = len(kernel) // 2
     return lax.conv_general_dilated(x, kernel, (stride, stride), [(pad, pad)] * 2, dimension_numbers=_DIMS)
+
+
+def winograd(
+    x: Float[Array, "b h w c"], kernel: Float[Array, "3 3 c d"], matrices: Sequence
+) -> Float[Array, "b h w d"]:
+    """3x3 of stride 1 by tiles of m x m outputs: (m + 2)^2 products in place of 9 m^2, of sums of the maps.
+
+    Args:
+      matrices: of maps (m + 2, m + 2), kernel (m + 2, 3) and product (m, m + 2), such as `WINOGRAD`.
+    """
+    of_maps, of_kernel, of_product = matrices
+    (b, h, w, c), m, side = x.shape, len(of_product), len(of_maps)
+    i, j = -(-h // m), -(-w // m)
+    padded = jnp.pad(x, ((0, 0), (1, 1 + i * m - h), (1, 1 + j * m - w), (0, 0)))
+    rows = _mixed(of_maps, [padded[:, r : r + m * (i - 1) + 1 : m] for r in range(side)])
+    tiles = [_mixed(of_maps, [row[:, :, s : s + m * (j - 1) + 1 : m] for s in range(side)]) for row in rows]
+    maps = jnp.stack([tile for row in tiles for tile in row]).reshape(side * side, b * i * j, c)
+    turned = [_mixed(of_kernel, [column[s] for s in range(3)]) for column in _mixed(of_kernel, list(kernel))]
+    product = lax.dot_general(maps, jnp.stack([one for row in turned for one in row]), (((2,), (1,)), ((0,), (0,))))
+    cells = product.reshape(side, side, b, i, j, -1)
+    columns = (_mixed(of_product, list(cells[:, s])) for s in range(side))
+    outputs = [_mixed(of_product, list(row)) for row in zip(*columns, strict=True)]
+    whole = jnp.stack([jnp.stack(row) for row in outputs])  # (m, m, b, i, j, d)
+    return whole.transpose(2, 3, 0, 4, 1, 5).reshape(b, i * m, j * m, -1)[:, :h, :w]
+
+
+def _mixed(matrix: Sequence, parts: Sequence[Array]) -> list[Array]:
+    """Each row of the matrix as a sum of the parts; zeros cost nothing."""
+    rows = []
+    for row in matrix:
+        terms = [part if factor == 1 else factor * part for factor, part in zip(row, parts, strict=True) if factor]
+        rows.append(reduce(jnp.add, terms))
+    return rows
 
 
 def normalize(

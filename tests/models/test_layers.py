@@ -26,6 +26,18 @@ def test_each_convolution_agrees_both_ways(size, stride, side):
         np.testing.assert_allclose(p, q, atol=1e-4 * float(jnp.abs(p).max()))
 
 
+@pytest.mark.parametrize("side", [8, 11])
+def test_many_channels_are_convolved_in_fewer_products_with_the_same_outcome(side):
+    channels = layers.TRANSFORMED
+    x, kernel = normal(2, side, side, channels), normal(3, 3, channels, 300, seed=1)
+    ways = [partial(layers.conv, stride=1, how=how) for how in ("lax", "matmul")]
+    flops = [jax.jit(way).lower(x, kernel).cost_analysis()["flops"] for way in ways]
+    assert flops[1] < 0.7 * flops[0]
+    (a, back_a), (b, back_b) = (jax.vjp(way, x, kernel) for way in ways)
+    for p, q in [(a, b), *zip(back_a(normal(*a.shape, seed=2)), back_b(normal(*a.shape, seed=2)), strict=True)]:
+        np.testing.assert_allclose(p, q, atol=2e-5 * float(jnp.abs(p).max()))
+
+
 @pytest.mark.parametrize("side", [8, 9])
 def test_max_pool_agrees_both_ways(side):
     x = normal(2, side, side, 3)
