@@ -37,6 +37,7 @@ from mlt_jax.transition import Status
 
 # What is trained, and the name of its row.
 METHODS = {"Standard": "Standard", "Reweight": "Reweight, default T", "Reweight-TrueT": "Reweight, true T"}
+SCORES = ("mAP", "OF1", "CF1")
 # Which T error stands beside which row of est_VOC2007.
 ROWS = {
     "Dual T-estimator max": "Dual-T, told", "Our estimator": "recipe, told", "Our estimator, blind": "default",
@@ -95,36 +96,47 @@ def configure(options: Options, rho_neg: float, rho_pos: float) -> Settings:
     )  # fmt: skip
 
 
-def measure(settings: Settings, engine: Engine, train: Dataset, test: Dataset, features: Any) -> dict[str, Any]:
-    """T errors and test scores of one setting; trainings that its folder has are taken up."""
+def measure(
+    part: str, settings: Settings, engine: Engine, train: Dataset, test: Dataset, features: Any
+) -> dict[str, Any]:
+    """Part "T_error" or "test" of a setting's results; trainings that its folder has are taken up."""
     config, folder = settings.given, settings.workdir
     records.claim(folder / "config.json", settings.identity(), remedy="pass another --workdir")
     records.write_json(folder / "config.json", settings.as_json())
     noisy = noisy_labels(config, train.labels, config.seeds[0])
     task = make_task(train, test, noisy, features=features)
     session = Session(engine, task, seed=config.seeds[0], folder=folder)
+    found = _errors(session, config) if part == "T_error" else _scores(session)
+    return found | {"seconds": session.seconds, "commit": commit(), "machine": machine()}
+
+
+def _errors(session: Session, config: Config) -> dict[str, Any]:
+    """What the estimators make of the plain training."""
     told = "missing" if config.rho_neg == 0 else "partial" if config.rho_pos == 0 else "general"
-    # The same warm-up, from its checkpoint.
-    informed = Session(engine, task._replace(assume=told), seed=config.seeds[0], folder=folder)
     errors = {"default": session.error("auto")}
-    say(f"{folder.name}: T error of the default {errors['default']:.2f}")
-    tests = {"Standard": session.score("Standard")}
-    say(f"{folder.name}: Standard {_percent(tests['Standard'])}")
-    errors |= {
-        "recipe, told": informed.error("recipe"),
-        "recipe, blind": session.error("recipe"),
-        "Dual-T": session.error("dual-t"),
-        "Dual-T, told": informed.error("dual-t"),
-    }
-    say(f"{folder.name}: T errors {', '.join(f'{name} {error:.2f}' for name, error in errors.items())}")
-    tests |= {name: session.score(name) for name in METHODS}
+    say(f"{place_of(session)}: T error of the default {errors['default']:.2f}")
+    errors |= {"recipe, blind": session.error("recipe"), "Dual-T": session.error("dual-t")}
+    # The same warm-up, from its checkpoint.
+    informed = Session(session.engine, session.task._replace(assume=told), seed=session.seed, folder=session.folder)
+    errors |= {"recipe, told": informed.error("recipe"), "Dual-T, told": informed.error("dual-t")}
+    say(f"{place_of(session)}: T errors {', '.join(f'{name} {error:.2f}' for name, error in errors.items())}")
     fallbacks = int((np.asarray(informed.transition("recipe").status) == Status.FALLBACK).sum())
-    return {"T_error": errors, "test": tests, "seconds": session.seconds, "fallbacks": fallbacks, "commit": commit(),
-            "machine": machine()}  # fmt: skip
+    return {"T_error": errors, "fallbacks": fallbacks}
 
 
-def _percent(scores: dict[str, float]) -> str:
-    return ", ".join(f"{name} {100 * scores[name]:.1f}" for name in ("mAP", "OF1", "CF1"))
+def _scores(session: Session) -> dict[str, Any]:
+    """Test scores of every method."""
+    tests = {}
+    for name in METHODS:
+        tests[name] = session.score(name)
+        scores = ", ".join(f"{score} {100 * tests[name][score]:.1f}" for score in SCORES)
+        say(f"{place_of(session)}: {METHODS[name]}: {scores}")
+    return {"test": tests}
+
+
+def place_of(session: Session) -> str:
+    """The setting, as its folder is called."""
+    return "" if session.folder is None else session.folder.name
 
 
 def table(found: dict[str, dict[str, Any]], note: str) -> str:
@@ -135,11 +147,10 @@ def table(found: dict[str, dict[str, Any]], note: str) -> str:
         lines.append(f"| ({name}) | " + " | ".join(f"{result['T_error'][error]:.2f}" for error in errors) + " |")
     lines += ["", "| (rho_neg, rho_pos) | method | mAP | OF1 | CF1 | epoch | minutes |", "|---" * 7 + "|"]
     for name, result in found.items():
-        for method, row in METHODS.items():
-            scores = result["test"][method]
-            cells = [f"{100 * scores[score]:.1f}" for score in ("mAP", "OF1", "CF1")]
+        for method, scores in result.get("test", {}).items():
+            cells = [f"{100 * scores[score]:.1f}" for score in SCORES]
             cells += [str(scores["epoch"]), f"{result['seconds'][method] / 60:.0f}"]
-            lines.append(f"| ({name}) | {row} | " + " | ".join(cells) + " |")
+            lines.append(f"| ({name}) | {METHODS[method]} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -169,7 +180,7 @@ def words(options: Options) -> str:
 
 
 def main(options: Options) -> None:
-    """Runs all settings and writes the table after each."""
+    """Runs all settings and writes the table after each: the errors of T of all first, as they need fewer trainings."""
     if cpu.alone():
         cpu.tune()
     pairs = {text: [float(rate) for rate in text.split(",")] for text in options.settings}
@@ -181,22 +192,28 @@ def main(options: Options) -> None:
     train, features = estimator_features(first, train)
     say(f"maps and features are there after {(time.monotonic() - start) / 60:.0f} minutes")
     engine, found = build_engine(first, train), {}
-    for text, settings in runs.items():
-        path = settings.workdir / "results.json"
-        found[text] = records.read_json(path)
-        if found[text] is None:
-            found[text] = measure(settings, engine, train, test, features)
-            records.write_json(path, found[text])
-        note = f"{options.backbone}, {options.model}, {options.image_size} px, {len(train.ids)} images of {train.name} "
-        note += f"(90 % trained on), tested on {len(test.ids)} of {test.name}, {options.epochs} epochs, seed "
-        note += f"{options.seed}; `{words(options)}`"
-        if options.cells is not None:
-            before = store.read(options.cells, identity(TablesOptions()))
-            store.write(options.cells, identity(TablesOptions()), before | cells_of(options, found, note))
-        made = "; ".join(dict.fromkeys(f"commit {one['commit']}, {one['machine']}" for one in found.values()))
-        text_of = table(found, f"{note}; {made}")
-        (place(options) / "table.md").write_text(text_of, encoding="utf-8")
-        say(text_of)
+    for part in ("T_error", "test"):
+        for text, settings in runs.items():
+            path = settings.workdir / "results.json"
+            found[text] = records.read_json(path) or {}
+            if part not in found[text]:
+                found[text] |= measure(part, settings, engine, train, test, features)
+                records.write_json(path, found[text])
+            publish(options, found, f"{len(train.ids)} images of {train.name} (90 % trained on), tested on "
+                    f"{len(test.ids)} of {test.name}")  # fmt: skip
+
+
+def publish(options: Options, found: dict[str, dict[str, Any]], data: str) -> None:
+    """The table of what there is, and the errors of T among the cells."""
+    note = f"{options.backbone}, {options.model}, {options.image_size} px, {data}, {options.epochs} epochs, seed "
+    note += f"{options.seed}; `{words(options)}`"
+    if options.cells is not None:
+        before = store.read(options.cells, identity(TablesOptions()))
+        store.write(options.cells, identity(TablesOptions()), before | cells_of(options, found, note))
+    made = "; ".join(dict.fromkeys(f"commit {one['commit']}, {one['machine']}" for one in found.values()))
+    text = table(found, f"{note}; {made}")
+    (place(options) / "table.md").write_text(text, encoding="utf-8")
+    say(text)
 
 
 if __name__ == "__main__":
