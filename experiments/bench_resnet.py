@@ -155,7 +155,7 @@ def main(args: Options) -> None:
         theirs.close()  # or a contender that dies would leave us waiting
     for job in args.jobs:
         seconds: dict[str, list[float]] = {name: [] for name in pipes}
-        for turn in range(-2, args.rounds):  # the first turns compile and warm up
+        for turn in range(-4, args.rounds):  # the first turns compile and take memory
             for name, pipe in pipes.items():
                 pipe.send(job)
                 taken = pipe.recv()

@@ -148,13 +148,14 @@ def _ones(dense: Shaped[np.ndarray, "n q"], value: bool) -> Any:
         words = cells.view(np.uint64)
         hits = (words != others).view(np.uint64)
         some = np.flatnonzero(hits != 0)
-        some = _set_bytes(some, hits[some])
-        differ = words[some] ^ others
+        some = _set_bytes(some, hits.take(some))
+        differ = words.take(some)
+        differ ^= others
         places = _set_bytes(some, differ)
         ends = np.searchsorted(places, q * np.arange(1 + len(part)))
         lengths = np.diff(ends)
-        columns = (places - np.repeat(q * np.arange(len(part)), lengths)).astype(np.int32)
-        return columns, lengths, not np.bitwise_or.reduce(differ) & ~ones
+        places -= np.repeat(q * np.arange(len(part)), lengths)
+        return places.astype(np.int32), lengths, not np.bitwise_or.reduce(differ) & ~ones
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         columns, lengths, fine = zip(*pool.map(piece, range(0, n, rows)), strict=True)
@@ -167,7 +168,11 @@ def _ones(dense: Shaped[np.ndarray, "n q"], value: bool) -> Any:
 def _set_bytes(places: Int64[np.ndarray, "k"], words: UInt64[np.ndarray, "k"]) -> Int64[np.ndarray, "m"]:
     """Places of the bytes that are not 0, of words of eight bytes and the places of these."""
     inside = np.flatnonzero(words.view(bool))
-    return 8 * places[inside >> 3] + (inside & 7)
+    found = places.take(inside >> 3)
+    found <<= 3
+    inside &= 7
+    found += inside
+    return found
 
 
 def count_blocks(labels: SparseLabels, mask: SparseMask, *, max_memory: int) -> Iterator[tuple[np.ndarray, Tables]]:
