@@ -195,4 +195,4 @@ class Head(nnx.Module):
 
     def __call__(self, x: Float[Array, "b *positions d"], *, train: bool) -> Float[Array, "b q"]:
         """Logits."""
-        return layers.pooled(x) @ self.kernel[...] + self.bias[...][None]
+        return layers.linear(layers.pooled(x), self.kernel[...]) + self.bias[...][None]

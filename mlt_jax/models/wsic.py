@@ -21,5 +21,7 @@ class WSIC(nnx.Module):
     ) -> Float[Array, "b q"] | tuple[Float[Array, "b q"], Float[Array, "b q"]]:
         """Logits h of the clean label; in training (h, h + r), see `losses.wsic`."""
         x = layers.pooled(x)
-        clean = x @ self.kernel[...] + self.bias[...][None]
-        return (clean, clean + x @ self.residual_kernel[...] + self.residual_bias[...][None]) if train else clean
+        clean = layers.linear(x, self.kernel[...]) + self.bias[...][None]
+        if not train:
+            return clean
+        return clean, clean + layers.linear(x, self.residual_kernel[...]) + self.residual_bias[...][None]
