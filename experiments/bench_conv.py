@@ -2,6 +2,7 @@
 
     python experiments/bench_conv.py                       # all, in turns; needs `pip install torch==2.13.0`
     python experiments/bench_conv.py --ways shipped winograd2 --rounds 5
+    python experiments/bench_conv.py --alone               # single 3x3 convolutions, Winograd's beside XLA's
 
 Every way runs in a process of its own and first proves that its forward pass agrees with XLA's plain convolutions. Then
 all are timed in turns, as in `bench_resnet.py`: 224 px, batch 16, float32. The reference is PyTorch with our allocator
@@ -172,10 +173,44 @@ class Options:
     batch: int = 16
     size: int = 224
     jobs: tuple[Literal["train", "forward"], ...] = ("train", "forward")
+    alone: bool = False
+    """time the network's 3x3 convolutions of stride 1 one by one instead"""
+
+
+# Images, sides and channels: ResNet-50's four stages at 224 px, and its last one as a tail at 176 px sees it.
+SHAPES = ((16, 56, 64), (16, 28, 128), (16, 14, 256), (16, 7, 512), (128, 6, 512))
+
+
+def alone(rounds: int) -> None:
+    """Prints how many times faster than XLA's each convolution is by Winograd's tiles of 2x2."""
+    cpu.tune()
+    rng = np.random.default_rng(0)
+    for b, side, c in SHAPES:
+        x, kernel = (jnp.asarray(rng.normal(size=s), jnp.float32) for s in ((b, side, side, c), (3, 3, c, c)))
+        seconds: list[list[float]] = []
+        for conv in (_xla, winograd):
+            forward = jax.jit(lambda x, kernel, conv=conv: conv(x, kernel, 1))
+            back = jax.jit(jax.grad(lambda x, kernel, conv=conv: jnp.sum(conv(x, kernel, 1) ** 2), (0, 1)))
+            seconds.append([least(partial(run, x, kernel), rounds) for run in (forward, back)])
+        once, twice = np.array(seconds[0]) / np.array(seconds[1])
+        print(f"{b} x {side} x {side}, {c} channels: forward {once:.2f}, forward and backward {twice:.2f}", flush=True)
+
+
+def least(run: Callable[[], Any], rounds: int) -> float:
+    """Least seconds, compilation apart."""
+    times = []
+    for _ in range(rounds + 1):
+        start = time.perf_counter()
+        jax.block_until_ready(run())
+        times.append(time.perf_counter() - start)
+    return min(times[1:])
 
 
 def main(args: Options) -> None:
     """Prints a line per way and job; so many ways at once as memory holds, each time beside the reference."""
+    if args.alone:
+        alone(args.rounds)
+        return
     for start in range(0, len(args.ways), args.at_once):
         compare(args, args.ways[start : start + args.at_once])
 

@@ -17,7 +17,7 @@ EPS, MOMENTUM = 1e-5, 0.1
 UNROLLED = 50_000
 # Classes up to which a head's gradient is summed by class (q, d), not by feature: a step in a third of the time.
 FEW = 64
-# Channels from which on Winograd's sums cost a CPU less than the multiplications they save (1.3 to 1.7 times faster).
+# Channels from which on Winograd's sums cost a CPU less than the multiplications they save (1.2 to 1.7 times faster).
 TRANSFORMED = 256
 # Of maps, kernel and product, for 2x2 outputs of a 3x3 kernel (Lavin and Gray 2016, F(2x2, 3x3)).
 WINOGRAD = (

@@ -230,7 +230,8 @@ def _half(plan: Plan, scores: Scores, seeds: tuple[int, ...]) -> list[str]:
     for name, cells in groups.items():
         means = [np.mean([np.mean(score(cells[k], metric)) for k in common]) for metric in ("mAP", "OF1", "CF1")]
         texts.append(f"{name} {' / '.join(f'{100 * mean:.1f}' for mean in means)}")
-    return [f"On the images of AGCN and CSRA, mAP / OF1 / CF1, mean over {len(common)} settings: {'; '.join(texts)}."]
+    over = f"mean over {len(common)} settings" if len(common) > 1 else f"at {list(places)[common[0]][1]}"
+    return [f"On the images of AGCN and CSRA, mAP / OF1 / CF1, {over}: {'; '.join(texts)}."]
 
 
 def _apart(plan: Plan, entries: Mapping[tuple[Row, str], Entry]) -> list[str]:
