@@ -8,8 +8,9 @@ Every way runs in a process of its own and first proves that its forward pass ag
 all are timed in turns, as in `bench_resnet.py`: 224 px, batch 16, float32. The reference is PyTorch with our allocator
 settings, whose convolutions are oneDNN's.
 
-- shipped: 1x1 convolutions as products, 3x3 of stride 1 and many channels by Winograd's tiles of 2x2, others by XLA
-  with Eigen, batch norm's gradient written out. The ways below differ in what they name, and leave Winograd out.
+- shipped: 1x1 convolutions as products, their kernels' gradients in the order with the longer rows; 3x3 of stride 1 and
+  many channels by Winograd's tiles of 2x2, others by XLA with Eigen; batch norm's gradient written out. The ways below
+  differ in what they name, and leave Winograd out.
 - direct: without Winograd.
 - ynn: convolutions by YNNPACK, which XLA takes by itself.
 - onednn: XLA's flags for oneDNN. It says whether the compiled program calls oneDNN at all.

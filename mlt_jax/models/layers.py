@@ -18,7 +18,7 @@ UNROLLED = 50_000
 # Classes up to which a head's gradient is summed by class (q, d), not by feature: a step in a third of the time.
 FEW = 64
 # Channels from which on Winograd's sums cost a CPU less than the multiplications they save (1.2 to 1.7 times faster).
-TRANSFORMED = 256
+TRANSFORMED = 128
 # Of maps, kernel and product, for 2x2 outputs of a 3x3 kernel (Lavin and Gray 2016, F(2x2, 3x3)).
 WINOGRAD = (
     ((1, 0, -1, 0), (0, 1, 1, 0), (0, -1, 1, 0), (0, 1, 0, -1)),
@@ -70,10 +70,19 @@ def _pointwise_backward(kept: tuple[Array, Array], g: Array) -> tuple[Array, Arr
     # Left to itself, XLA computes g twice, once transposed for the kernel's product: a fifth of the train step.
     rows = lax.optimization_barrier(g.reshape(-1, g.shape[-1]))
     dx = lax.dot_general(rows, kernel, (((1,), (1,)), ((), ())))
-    return dx.reshape(x.shape), lax.dot_general(x.reshape(-1, x.shape[-1]), rows, (((0,), (0,)), ((), ())))
+    columns = x.reshape(-1, x.shape[-1])
+    if kernel.shape[0] <= kernel.shape[1]:
+        return dx.reshape(x.shape), lax.dot_general(columns, rows, (((0,), (0,)), ((), ())))
+    # A product with longer rows is faster on a CPU: up to 1.45 times.
+    return dx.reshape(x.shape), _turned(rows, columns)
 
 
 _pointwise.defvjp(_pointwise_forward, _pointwise_backward)
+
+
+def _turned(g: Float[Array, "n d"], x: Float[Array, "n c"]) -> Float[Array, "c d"]:
+    """x.T @ g, computed as g.T @ x, whose rows are longer; without the barrier XLA would swap them back."""
+    return lax.optimization_barrier(lax.dot_general(g, x, (((0,), (0,)), ((), ())))).T
 
 
 def _conv(x: Array, kernel: Array, stride: int) -> Array:
@@ -253,9 +262,7 @@ def _few_columns_forward(x: Array, kernel: Array) -> tuple[Array, tuple[Array, A
 
 def _few_columns_backward(kept: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
     x, kernel = kept
-    # Without the barrier XLA multiplies in the other order, whose result has rows that are too short for a CPU.
-    turned = lax.optimization_barrier(lax.dot_general(g, x, (((0,), (0,)), ((), ()))))
-    return g @ kernel.T, turned.T
+    return g @ kernel.T, _turned(g, x)
 
 
 _few_columns.defvjp(_few_columns_forward, _few_columns_backward)

@@ -38,6 +38,14 @@ def test_many_channels_are_convolved_in_fewer_products_with_the_same_outcome(sid
         np.testing.assert_allclose(p, q, atol=2e-5 * float(jnp.abs(p).max()))
 
 
+@pytest.mark.parametrize("shape", [(5, 12), (12, 5), (7, 7)])
+def test_gradients_of_pointwise_convolutions_are_those_of_the_product(shape):
+    x, kernel, g = normal(2, 3, 4, shape[0]), normal(*shape, seed=1), normal(2, 3, 4, shape[1], seed=2)
+    (a, back_a), (b, back_b) = (jax.vjp(way, x, kernel) for way in (layers._pointwise, jnp.matmul))
+    for p, q in [(a, b), *zip(back_a(g), back_b(g), strict=True)]:
+        np.testing.assert_allclose(p, q, atol=1e-5)
+
+
 @pytest.mark.parametrize("classes", [3, layers.FEW])
 def test_gradients_of_a_head_are_those_of_the_product(classes):
     x, kernel, g = normal(10, 7), normal(7, classes, seed=1), normal(10, classes, seed=2)
