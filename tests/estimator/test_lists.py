@@ -116,8 +116,9 @@ def test_a_real_set_gives_what_tables_give(real_data, on_lists, name):
 
 # Says when the first block is done, then goes on slowly.
 SLOW = """
-import os, sys, time
+import os, signal, sys, time
 from mlt_jax import cli
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell has its background jobs ignore
 from mlt_jax.estimator import lists
 clouds = lists._clouds
 def slow(*block):
